@@ -1,0 +1,58 @@
+# Two commands on a fresh machine (Python >= 3.11 and make): `make demo` and `make test`.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+
+.PHONY: help setup demo test test-engines check lint types imports format bench fuzz lock clean
+
+help:
+	@echo "make demo          set up, then the main job on the embedded server (about 90 s)"
+	@echo "make test          set up, then the tests (minutes)"
+	@echo "make test-engines  the tests that need a real engine: vLLM on the CPU (installs 3.5 GB once, in a cache)"
+	@echo "make check         lint, types, import rules"
+	@echo "make bench         the benchmarks that docs/ quotes"
+	@echo "make lock          resolve requirements.lock again"
+
+setup: $(VENV)/.ready
+
+$(VENV)/.ready: requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "lmperf needs Python >= 3.11; name one: make PYTHON=python3.12 ..."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@
+
+demo: setup
+	$(BIN)/lmperf demo
+
+test: setup
+	$(BIN)/python -m pytest -m "not engine"
+
+test-engines: setup
+	$(BIN)/python -m pytest -m engine -s
+
+check: lint types imports
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup
+	$(BIN)/mypy
+
+imports: setup
+	$(BIN)/lint-imports --no-logo
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup
+	$(BIN)/python -m benchmarks.run_all
+
+lock:
+	$(BIN)/uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes --no-header \
+		--no-emit-index-url --output-file requirements.lock
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis dist

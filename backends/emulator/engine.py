@@ -1,0 +1,238 @@
+"""The server model in real time: admits what arrives, ends each step at its absolute time, hands out the tokens.
+
+A step ends where the model says: the previous step's end plus its duration, never "now plus its duration". When the
+loop is late, the next step is merely shorter to wait for; its end does not move. Likewise a request enters the
+engine's queue at the instant it was received plus the law's offset: it joins a step only if that instant is not after
+the step's start, however late the loop came round. So the tokens' planned times are exactly those that the simulator
+computes from the same arrivals; what the host adds is the *lateness*: from a step's planned end to its last write,
+measured every step.
+
+One alarm drives everything; there is no task and no object per token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from backends.emulator.metrics import EngineMetrics
+from backends.wakeup import Wakeup
+from scheduler.request import Request
+from scheduler.server_model.protocol import Plan, ServerModel, StepResult
+
+Clock = Callable[[], int]
+
+
+class TokenSink(Protocol):
+    """Where a generation's tokens go; called once a step, on the loop."""
+
+    def tokens(self, start: int, count: int) -> None:
+        """Tokens ``start`` to ``start + count - 1`` of the answer exist now."""
+
+
+class EngineFailedError(RuntimeError):
+    """The engine's step failed; nothing more will be generated."""
+
+
+class Generation:
+    """One request in the engine. Times in ns on ``time.monotonic_ns``; ``token_ns`` (when each token was handed to the
+    socket) and ``planned_ns`` (when the model says it existed) are kept only for the truth file.
+    """
+
+    __slots__ = (
+        "admitted",
+        "done",
+        "emitted",
+        "entered_ns",
+        "first_ns",
+        "last_ns",
+        "output_tokens",
+        "planned_ns",
+        "preemptions",
+        "received_ns",
+        "request",
+        "sink",
+        "token_ns",
+    )
+
+    def __init__(
+        self,
+        request: Request,
+        *,
+        output_tokens: int,
+        received_ns: int,
+        sink: TokenSink,
+        done: asyncio.Future[None],
+        keep_times: bool = False,
+    ) -> None:
+        self.request = request
+        self.output_tokens = output_tokens
+        self.received_ns = received_ns
+        self.sink = sink
+        self.done = done
+        self.entered_ns = received_ns
+        self.admitted = False
+        self.emitted = 0
+        self.first_ns: int | None = None
+        self.last_ns: int | None = None
+        self.preemptions = 0
+        self.token_ns: array[int] | None = array("q") if keep_times else None
+        self.planned_ns: array[int] | None = array("q") if keep_times else None
+
+
+class Engine:
+    """Runs ``model``. ``epoch_ns``: the clock's value that is 0 on the model's clock. ``on_failure`` is told of an
+    exception in a step, after every waiting generation got it too.
+    """
+
+    def __init__(
+        self,
+        model: ServerModel,
+        *,
+        offset_ns: int,
+        clock: Clock,
+        epoch_ns: int,
+        metrics: EngineMetrics,
+        new_wakeup: Callable[[Callable[[], None]], Wakeup],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        self._model = model
+        self._offset_ns = offset_ns
+        self._clock = clock
+        self._epoch_ns = epoch_ns
+        self._metrics = metrics
+        self._on_failure = on_failure
+        self._wakeup = new_wakeup(self._on_alarm)
+        self._generations: dict[int, Generation] = {}
+        self._arriving: deque[Generation] = deque()
+        self._plan: Plan | None = None
+        self._step_end_ns = 0
+        self._last_end_ns = 0
+        self.failure: BaseException | None = None
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._generations)
+
+    def submit(self, generation: Generation) -> None:
+        """Let a request in; calls must come in order of ``received_ns``. Its ``done`` resolves after its last token."""
+        if self.failure is not None:
+            raise EngineFailedError("the engine has failed") from self.failure
+        generation.entered_ns = generation.received_ns + self._offset_ns
+        self._generations[generation.request.id] = generation
+        self._arriving.append(generation)
+        if self._plan is None and len(self._arriving) == 1:
+            self._wakeup.arm(generation.entered_ns)
+
+    def abort(self, request_id: int) -> Generation | None:
+        """Forget a request whose client is gone; None when it had ended."""
+        generation = self._generations.pop(request_id, None)
+        if generation is None:
+            return None
+        if generation.admitted:
+            self._model.abort(request_id)
+        self._metrics.aborted += 1
+        return generation
+
+    def close(self) -> None:
+        self._wakeup.close()
+        self._cancel_all()
+
+    def _on_alarm(self) -> None:
+        try:
+            now_ns = self._clock()
+            if self._plan is not None:
+                if now_ns < self._step_end_ns:
+                    self._wakeup.arm(self._step_end_ns)
+                    return
+                self._end_step()
+                self._begin_step(self._step_end_ns)
+            elif self._arriving:
+                self._begin_step(self._arriving[0].entered_ns)
+        except Exception as error:  # noqa: BLE001 (kept, given to every waiting request and to the owner)
+            self._fail(error)
+
+    def _begin_step(self, boundary_ns: int) -> None:
+        """Plan the step that starts at ``boundary_ns`` with what had entered the queue by then."""
+        arriving = self._arriving
+        while arriving and arriving[0].entered_ns <= boundary_ns:
+            generation = arriving.popleft()
+            if generation.request.id in self._generations:
+                self._model.admit(generation.request, boundary_ns - self._epoch_ns, generation.output_tokens)
+                generation.admitted = True
+        plan = self._plan = self._model.plan(boundary_ns - self._epoch_ns)
+        if plan is not None:
+            self._step_end_ns = plan.first_step_end_ns + self._epoch_ns
+            self._wakeup.arm(self._step_end_ns)
+        elif arriving:
+            self._wakeup.arm(arriving[0].entered_ns)
+        else:
+            self._wakeup.disarm()
+
+    def _end_step(self) -> None:
+        result = self._model.commit(1, emitted=True)
+        self._plan = None
+        self._hand_out(result)
+        self._last_end_ns = self._step_end_ns
+        for preempted in result.preempted:
+            generation = self._generations.get(preempted.id)
+            if generation is not None:
+                generation.preemptions += 1
+        self._metrics.preemptions += len(result.preempted)
+        self._metrics.step_ended(self._clock() - self._step_end_ns)
+
+    def _hand_out(self, result: StepResult) -> None:
+        """Give each sequence its token. Most had their last one when the step before ended: one gap, counted."""
+        end_ns, last_end_ns = self._step_end_ns, self._last_end_ns
+        generations, metrics, clock = self._generations, self._metrics, self._clock
+        steady = total = 0
+        for request_id, count in result.emitted.items():
+            generation = generations[request_id]
+            generation.sink.tokens(generation.emitted, count)
+            if generation.token_ns is not None and generation.planned_ns is not None:
+                generation.token_ns.append(clock())
+                generation.planned_ns.append(end_ns)
+            if generation.last_ns == last_end_ns:
+                steady += 1
+            elif generation.last_ns is None:
+                generation.first_ns = end_ns
+                metrics.first_token.observe(end_ns - generation.received_ns)
+            else:
+                metrics.inter_token.observe(end_ns - generation.last_ns)
+            generation.last_ns = end_ns
+            generation.emitted += count
+            total += count
+        if steady:
+            metrics.inter_token.observe(end_ns - last_end_ns, steady)
+        metrics.generation_tokens += total
+        for sequence in result.finished:
+            self._finish(self._generations.pop(sequence.id))
+
+    def _finish(self, generation: Generation) -> None:
+        self._metrics.finished += 1
+        self._metrics.end_to_end.observe(self._step_end_ns - generation.received_ns)
+        if not generation.done.done():
+            generation.done.set_result(None)
+
+    def _fail(self, error: BaseException) -> None:
+        self.failure = error
+        self._wakeup.disarm()
+        for generation in self._generations.values():
+            if not generation.done.done():
+                failed = EngineFailedError(f"the engine failed: {error}")
+                failed.__cause__ = error
+                generation.done.set_exception(failed)
+        self._generations.clear()
+        self._arriving.clear()
+        self._plan = None
+        self._on_failure(error)
+
+    def _cancel_all(self) -> None:
+        for generation in self._generations.values():
+            generation.done.cancel()
+        self._generations.clear()
+        self._arriving.clear()
+        self._plan = None

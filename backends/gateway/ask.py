@@ -1,0 +1,143 @@
+"""What a client's generation request asks for, and the body that goes upstream in its place.
+
+The body's fields are kept as the bytes that came (msgspec.Raw): only those that the gateway sets are new, and a body that
+needs none goes on untouched. Three ways to answer:
+
+* PASS: the client streams; bytes pass through as they come. ``usage`` is asked for where the client did not, and the chunk
+  that brings it is taken out again;
+* FOLD: the client does not stream, but the upstream is asked to, so that the first token is seen and the prefill slot
+  freed; the chunks are folded into one answer. Only for bodies whose every field is known to fold;
+* WHOLE: neither: tools, log probabilities, several choices, or a field that is not known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum, auto
+from typing import Any
+
+import msgspec
+
+from backends.gateway.refusal import Reason, Refusal
+
+CHAT_PATH = "/v1/chat/completions"
+COMPLETIONS_PATH = "/v1/completions"
+
+_FOLDABLE = frozenset(
+    {
+        "model", "messages", "prompt", "max_tokens", "max_completion_tokens", "min_tokens", "stream", "temperature",
+        "top_p", "top_k", "min_p", "typical_p", "frequency_penalty", "presence_penalty", "repetition_penalty",
+        "length_penalty", "seed", "stop", "stop_token_ids", "ignore_eos", "logit_bias", "bad_words",
+        "allowed_token_ids", "skip_special_tokens", "spaces_between_special_tokens", "include_stop_str_in_output",
+        "truncate_prompt_tokens", "add_generation_prompt", "continue_final_message", "add_special_tokens",
+        "chat_template", "chat_template_kwargs", "include_reasoning", "reasoning_effort", "response_format",
+        "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "user", "priority",
+        "cache_salt", "vllm_xargs", "metadata", "store", "safety_identifier", "prompt_cache_key", "service_tier",
+        "verbosity", "n", "best_of", "logprobs", "echo", "tools", "tool_choice", "functions", "suffix",
+    }
+)  # fmt: skip
+_ABSENT = frozenset({b"null", b"false", b"[]"})
+_ONE_ONLY = ("n", "best_of")
+_NONE_ONLY = ("logprobs", "echo", "tools", "tool_choice", "functions", "suffix")
+
+_decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+class Mode(Enum):
+    """See the module docstring."""
+
+    PASS = auto()
+    FOLD = auto()
+    WHOLE = auto()
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """``prompt_tokens`` is known only for a prompt of token ids. ``strip_usage``: the client did not ask for the usage
+    chunk that the upstream was asked for.
+    """
+
+    mode: Mode
+    chat: bool
+    prompt_bytes: int
+    prompt_tokens: int | None
+    max_tokens: int | None
+    strip_usage: bool
+    body: bytes
+
+
+def read_ask(data: bytes, *, chat: bool, fold: bool, count_tokens: bool, priority: int | None) -> Ask:
+    """``priority`` None: leave the field as it is. Raises Refusal (400) for what is no JSON object or streams oddly; all
+    other judgement is the upstream's.
+    """
+    try:
+        fields = _decode_fields(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Refusal(400, Reason.BAD_BODY, f"the request body must be a JSON object: {error}") from error
+    stream = _flag(fields, "stream")
+    mode = Mode.PASS if stream else Mode.FOLD if fold and count_tokens and _folds(fields, chat=chat) else Mode.WHOLE
+    prompt = fields.get("messages" if chat else "prompt", msgspec.Raw(b""))
+    changes: dict[str, Any] = {} if priority is None else {"priority": priority}
+    strip_usage = False
+    if mode is Mode.FOLD:
+        changes |= {"stream": True, "stream_options": {"include_usage": True}}
+    elif mode is Mode.PASS and count_tokens:
+        options = _options(fields)
+        if not options.get("include_usage"):
+            strip_usage = True
+            changes["stream_options"] = {**options, "include_usage": True}
+    return Ask(
+        mode=mode,
+        chat=chat,
+        prompt_bytes=len(memoryview(prompt)),
+        prompt_tokens=None if chat else _ids(prompt),
+        max_tokens=_whole_number(fields, "max_completion_tokens") or _whole_number(fields, "max_tokens"),
+        strip_usage=strip_usage,
+        body=msgspec.json.encode({**fields, **changes}) if changes else data,
+    )
+
+
+def _flag(fields: Mapping[str, msgspec.Raw], name: str) -> bool:
+    value = _raw(fields, name)
+    if value not in {b"true", b"false", b"null"}:
+        raise Refusal(400, Reason.BAD_BODY, f"{name} must be true or false")
+    return value == b"true"
+
+
+def _options(fields: Mapping[str, msgspec.Raw]) -> dict[str, Any]:
+    raw = _raw(fields, "stream_options")
+    try:
+        return msgspec.json.decode(raw, type=dict[str, Any] | None) or {}
+    except msgspec.ValidationError as error:
+        raise Refusal(400, Reason.BAD_BODY, "stream_options must be an object") from error
+
+
+def _folds(fields: Mapping[str, msgspec.Raw], *, chat: bool) -> bool:
+    if not fields.keys() <= _FOLDABLE:
+        return False
+    if any(_raw(fields, name) not in {b"null", b"1"} for name in _ONE_ONLY):
+        return False
+    if any(_raw(fields, name) not in _ABSENT for name in _NONE_ONLY):
+        return False
+    return chat or _is_one_prompt(fields.get("prompt", msgspec.Raw(b"null")))
+
+
+def _is_one_prompt(prompt: msgspec.Raw) -> bool:
+    """A list of texts, or of lists, has an answer each; folding knows of one."""
+    return bytes(memoryview(prompt)[:1]) == b'"' or _ids(prompt) is not None
+
+
+def _ids(prompt: msgspec.Raw) -> int | None:
+    text = bytes(memoryview(prompt))
+    if text[:1] != b"[" or not text[1:64].lstrip()[:1].isdigit():
+        return None
+    return text.count(b",") + 1
+
+
+def _whole_number(fields: Mapping[str, msgspec.Raw], name: str) -> int | None:
+    value = _raw(fields, name)
+    return int(value) if value.isdigit() and len(value) < 10 else None
+
+
+def _raw(fields: Mapping[str, msgspec.Raw], name: str) -> bytes:
+    value = fields.get(name)
+    return b"null" if value is None else bytes(memoryview(value)).strip()

@@ -1,0 +1,87 @@
+"""The client's end of a stream: bytes written straight to its socket, and a client that does not read held to account.
+
+The head goes through aiohttp; the body is written to the transport in HTTP chunks, since a framework's write for each
+token costs several times the token. When the transport's buffer is full the source is paused until it has drained, so
+what is held for a slow client is bounded; one that does not read for ``stall_s`` is cut off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from aiohttp import HttpVersion11, web
+from aiohttp.web_protocol import RequestHandler
+from multidict import CIMultiDict
+
+from backends.gateway.relay import Pausable
+
+
+class Downstream:
+    """One response. ``on_stall`` is called before a client that does not read is cut off, which cancels its handler."""
+
+    def __init__(self, request: web.Request, stall_s: float, on_stall: Callable[[], None]) -> None:
+        transport = request.transport
+        if transport is None:
+            raise ConnectionResetError("the client left before its answer began")
+        self._request = request
+        self._transport: asyncio.Transport = transport
+        self._protocol: RequestHandler = request.protocol
+        self._stall_s = stall_s
+        self._on_stall = on_stall
+        self._source: Pausable | None = None
+        self._draining: asyncio.Task[None] | None = None
+        self._framed = request.version >= HttpVersion11
+        self.response: web.StreamResponse | None = None
+
+    async def begin(self, status: int, headers: CIMultiDict[str], source: Pausable) -> None:
+        """Send the head. HTTP/1.0 knows no chunks: there the end of the connection ends the body."""
+        self._source = source
+        self.response = web.StreamResponse(status=status, headers=headers)
+        if self._framed:
+            self.response.enable_chunked_encoding()
+        else:
+            self.response.force_close()
+        await self.response.prepare(self._request)
+
+    def write(self, data: bytes) -> None:
+        transport = self._transport
+        if transport.is_closing():
+            return  # the handler learns of it as a cancellation
+        transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._framed else data)
+        if self._protocol.writing_paused and self._draining is None and self._source is not None:
+            self._source.pause_reading()
+            self._draining = asyncio.get_running_loop().create_task(self._drain(self._source))
+
+    async def finish(self) -> None:
+        """The end of the body."""
+        if self._draining is not None:
+            await self._draining
+        if self.response is None:
+            return
+        try:
+            async with asyncio.timeout(self._stall_s):
+                await self.response.write_eof()
+        except TimeoutError:
+            self._on_stall()
+            self._transport.abort()
+
+    def cut(self) -> None:
+        """End it so that the client notices: no closing chunk, the connection closed."""
+        if self._draining is not None:
+            self._draining.cancel()
+        self._transport.close()
+
+    async def _drain(self, source: Pausable) -> None:
+        try:
+            async with asyncio.timeout(self._stall_s):
+                await self._protocol._drain_helper()  # noqa: SLF001 (aiohttp has no public wait for a transport to drain)
+        except TimeoutError:
+            self._on_stall()
+            self._transport.abort()
+            return
+        except ConnectionError:
+            return
+        finally:
+            self._draining = None
+        source.resume_reading()

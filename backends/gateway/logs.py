@@ -1,0 +1,47 @@
+"""Structured logs: one JSON object a line, of named fields alone.
+
+Every field is the gateway's own word or number; what a client or an upstream wrote (prompts, answers, error messages, headers,
+query strings) is never among them, so no prompt and no key can reach a log.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+from typing import IO
+
+import msgspec
+
+log = logging.getLogger("lmperf.gateway")
+
+Field = str | int | float | bool | None | dict[str, bool] | list[str]
+
+
+class JsonFormatter(logging.Formatter):
+    """``{"time", "level", "event", ...fields}``. Records of other loggers keep their text as the event."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "event": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info is not None and record.exc_info[0] is not None:
+            # The type alone: a message may quote what a client sent.
+            line["exception"] = record.exc_info[0].__name__
+        return msgspec.json.encode(line).decode()
+
+
+def event(name: str, *, level: int = logging.INFO, **fields: Field) -> None:
+    """One line; fields that are None are left out."""
+    if log.isEnabledFor(level):
+        log.log(level, name, extra={"fields": {key: value for key, value in fields.items() if value is not None}})
+
+
+def to_stream(stream: IO[str], level: str) -> None:
+    """Send the gateway's lines, and warnings of everything else, to ``stream``."""
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonFormatter())
+    logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
+    log.setLevel(level.upper())

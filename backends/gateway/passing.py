@@ -1,0 +1,145 @@
+"""A stream that passes through: what of it goes on to the client, and what is read from it on the way.
+
+Bytes go on untouched, as they come, with one exception: where the gateway asked for ``usage`` that the client did not ask
+for, the event that carries only usage is taken out. For that, an event that is not complete yet is held back until it is;
+every other byte is the upstream's. (A server that then writes ``"usage": null`` into its other chunks is passed on so.)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import msgspec
+
+from backends.wire.answer import OpenAiAnswer
+from backends.wire.chunk import decode_chunk
+from backends.wire.sse import SseDecoder, SseOverflowError
+
+_NO_CHOICES = re.compile(rb'"choices"\s*:\s*\[\s*\]')
+_BOUNDARY = re.compile(rb"\r\n\r\n|\n\n|\r\r")
+
+
+class EventReader:
+    """Reads a stream's events into an answer: stamps, counts, faults. Reads on until the closing mark or a fault. ``keep``
+    collects the events' data.
+    """
+
+    __slots__ = ("_feed", "_keep", "_sse", "answer", "over", "unreadable")
+
+    def __init__(self, answer: OpenAiAnswer, max_event_bytes: int, keep: list[bytes] | None = None) -> None:
+        self.answer = answer
+        self._keep = keep
+        self.over = False
+        self.unreadable: str | None = None
+        self._sse = SseDecoder(max_event_bytes)
+        self._feed = self._sse.feed
+
+    def read(self, body: bytes, now_ns: int) -> None:
+        if self.over:
+            return
+        try:
+            for payload in self._feed(body):
+                if self._keep is not None:
+                    self._keep.append(payload)
+                if self.answer.read(payload, now_ns):
+                    self.over = True
+                    return
+        except SseOverflowError as error:
+            self.unreadable = str(error)
+            self.over = True
+
+    def close(self, now_ns: int) -> None:
+        """The stream ended: an event without its closing empty line counts."""
+        if not self.over:
+            for payload in self._sse.close():
+                if self._keep is not None:
+                    self._keep.append(payload)
+                self.answer.read(payload, now_ns)
+            self.over = True
+
+
+class UsageStrip:
+    """Takes the usage-only event out of a stream. Holds less than one event, at most ``max_event_bytes``."""
+
+    __slots__ = ("_held", "_limit")
+
+    def __init__(self, max_event_bytes: int) -> None:
+        self._held = b""
+        self._limit = max_event_bytes
+
+    def feed(self, segment: bytes) -> bytes:
+        """What goes on now; may be empty."""
+        if not self._held and segment.endswith(b"\n\n") and _NO_CHOICES.search(segment) is None:
+            return segment
+        segment = self._held + segment
+        end = max(segment.rfind(mark) + len(mark) if mark in segment else 0 for mark in (b"\n\n", b"\r\n\r\n", b"\r\r"))
+        if end == 0 and len(segment) > self._limit:
+            end = len(segment)
+        self._held = segment[end:]
+        whole = segment[:end]
+        return whole if _NO_CHOICES.search(whole) is None else self._without_usage(whole)
+
+    def close(self) -> bytes:
+        """What was held when the stream ended."""
+        held, self._held = self._held, b""
+        return b"" if _is_usage_only(held) else held
+
+    @staticmethod
+    def _without_usage(whole: bytes) -> bytes:
+        kept: list[bytes] = []
+        start = 0
+        for boundary in _BOUNDARY.finditer(whole):
+            event = whole[start : boundary.end()]
+            start = boundary.end()
+            if not _is_usage_only(event):
+                kept.append(event)
+        kept.append(whole[start:])
+        return b"".join(kept)
+
+
+def _is_usage_only(event: bytes) -> bool:
+    if _NO_CHOICES.search(event) is None:
+        return False
+    sse = SseDecoder()
+    payloads = [*sse.feed(event), *sse.close()]
+    try:
+        chunks = [decode_chunk(payload) for payload in payloads]
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
+    return len(chunks) == 1 and chunks[0].choices == [] and chunks[0].usage is not None
+
+
+class Passing:
+    """Hands a stream's body on to ``write`` and then reads it: the client's byte never waits for our reading."""
+
+    __slots__ = ("_read", "_reader", "_strip", "_tail", "_write")
+
+    def __init__(self, reader: EventReader | None, strip: UsageStrip | None, write: Callable[[bytes], None]) -> None:
+        self._reader = reader
+        self._read = None if reader is None else reader.read
+        self._strip = strip
+        self._write = write
+        self._tail = b""
+
+    @property
+    def at_boundary(self) -> bool:
+        """True when the client has only whole events, so that one more can follow."""
+        return self._tail in {b"", b"\n\n"}
+
+    def take(self, body: bytes, now_ns: int) -> None:
+        passed = body if self._strip is None else self._strip.feed(body)
+        if passed:
+            self._write(passed)
+            self._tail = passed[-2:]
+        if self._read is not None:
+            self._read(body, now_ns)
+
+    def close(self, now_ns: int) -> None:
+        """The upstream's message ended."""
+        if self._strip is not None:
+            held = self._strip.close()
+            if held:
+                self._write(held)
+        if self._reader is not None:
+            self._reader.close(now_ns)

@@ -1,0 +1,50 @@
+"""Everything but generation, proxied as it is to an upstream that is up: models, tokenizer, version, embeddings, pages.
+
+These requests do not wait in the queue and take no slot. Bodies are read whole (the size limit holds) and answers stream.
+"""
+
+from __future__ import annotations
+
+import aiohttp
+from aiohttp import web
+from multidict import CIMultiDict
+from yarl import URL
+
+from backends.gateway.gate import Gate
+from backends.gateway.refusal import Reason, Refusal
+from backends.gateway.upstreams import HOP_BY_HOP
+
+
+async def proxy(gate: Gate, request: web.Request, body: bytes, tenant: str | None) -> web.StreamResponse:
+    """Raises Refusal (502, 503)."""
+    gate.metrics.plain += 1
+    server = gate.upstreams.first_up()
+    if server is None:
+        raise Refusal(503, Reason.NO_UPSTREAM, "no upstream is up", retry_after_s=gate.config.probe_interval_s)
+    headers = server.headers(request.headers, tenant, keep_authorization=not gate.identities.has_keys)
+    # The path and query alone: a request in absolute form must not choose its server.
+    url = URL(f"{server.base}{request.rel_url.raw_path_qs}", encoded=True)
+    response: web.StreamResponse | None = None
+    try:
+        async with gate.upstreams.session.request(
+            request.method, url, headers=headers, data=body or None, allow_redirects=False
+        ) as answer:
+            kept: CIMultiDict[str] = CIMultiDict()
+            for name, value in answer.headers.items():
+                if name.lower() not in HOP_BY_HOP:
+                    kept.add(name, value)
+            response = web.StreamResponse(status=answer.status, reason=answer.reason, headers=kept)
+            await response.prepare(request)
+            async for piece in answer.content.iter_any():
+                await response.write(piece)
+            await response.write_eof()
+            return response
+    except (aiohttp.ClientError, TimeoutError) as error:
+        if response is not None and response.prepared:
+            if request.transport is not None:
+                request.transport.close()
+            return response
+        raise Refusal(
+            502, Reason.UPSTREAM_FAILED, f"upstream {server.name!r} did not answer ({type(error).__name__})",
+            retry_after_s=gate.config.limits.retry_after_s,
+        ) from error  # fmt: skip

@@ -1,0 +1,348 @@
+"""One generation request: through the queue, to an upstream, and its answer back.
+
+    queued --granted--> sent --head--> answered (pass, fold or whole) --> ended
+       |                  |
+       refused            failed before any byte: once more, elsewhere if possible
+
+It ends once, in ``_end``, whatever happens: the slot is freed, the account corrected, one Outcome handed on. A client that
+leaves cancels the handler, which closes the upstream's socket, which is how the upstream learns of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NoReturn
+
+from aiohttp import web
+from multidict import CIMultiDict
+
+from backends.gateway.ask import CHAT_PATH, COMPLETIONS_PATH, Ask, Mode
+from backends.gateway.downstream import Downstream
+from backends.gateway.fold import FoldError, fold
+from backends.gateway.gate import Gate
+from backends.gateway.logs import event
+from backends.gateway.passing import EventReader, Passing, UsageStrip
+from backends.gateway.refusal import Reason, Refusal, from_abort, from_queue
+from backends.gateway.relay import Relay
+from backends.gateway.result import Whole, judge_stream, judge_whole, wire_result
+from backends.gateway.upstreams import HOP_BY_HOP, Exchange, Server
+from backends.outcome import outcome_of
+from backends.wire.answer import OpenAiAnswer
+from backends.wire.faults import WireError
+from scheduler.drivers.live import NotServed
+from scheduler.events import AbortReason
+from scheduler.request import ErrorClass, Request, Status
+from tenants.tenant import Tenant
+
+_NS = 1_000_000_000
+_UNREACHABLE = frozenset({ErrorClass.REFUSED, ErrorClass.DNS, ErrorClass.TLS, ErrorClass.CONNECT_TIMEOUT})
+
+
+class Turn:
+    """``await Turn(...).serve()`` once. Raises Refusal when there is no answer to give."""
+
+    def __init__(self, gate: Gate, http: web.Request, tenant: Tenant, ask: Ask, arrival_ns: int) -> None:
+        limits = gate.config.limits
+        self._gate = gate
+        self._http = http
+        self._tenant = tenant
+        self._ask = ask
+        self._estimate = gate.estimate(tenant.name)
+        self._exchange: Exchange | None = None
+        self._answer = OpenAiAnswer(self._tokens)
+        self._whole: Whole | None = None
+        self._down: Downstream | None = None
+        self._passing: Passing | None = None
+        self._task = asyncio.current_task()
+        self._abort: AbortReason | None = None
+        self._stalled = False
+        self._ended = False
+        folds_or_streams = ask.mode is not Mode.WHOLE
+        first_s = limits.first_token_timeout_s if folds_or_streams else None
+        ttl_s = limits.queue_timeout_s if tenant.limits.ttl_ns is None else None
+        self._request = Request(
+            id=next(gate.ids),
+            tenant=tenant.name,
+            arrival_ns=arrival_ns,
+            prompt_tokens=ask.prompt_tokens or self._estimate.tokens(ask.prompt_bytes),
+            max_tokens=ask.max_tokens,
+            priority=tenant.priority,
+            ttl_ns=None if ttl_s is None else round(ttl_s * _NS),
+            first_token_timeout_ns=None if first_s is None else round(first_s * _NS),
+            timeout_ns=None if limits.total_timeout_s is None else round(limits.total_timeout_s * _NS),
+        )
+        self._ticket = gate.driver.submit(self._request, on_abort=self._on_abort)
+
+    async def serve(self) -> web.StreamResponse:
+        try:
+            await self._ticket.granted()
+            exchange = await self._reach()
+            return await self._respond(exchange.relay, exchange)
+        except NotServed as refusal:
+            return self._not_served(refusal)
+        except (asyncio.CancelledError, ConnectionError):
+            if self._abort is None or self._task is None or self._task.uncancel() > 0:
+                self._client_left()
+                raise
+            return self._timed_out(self._abort)
+        except Refusal as refusal:
+            # One that was raised before anything was judged: a header that cannot be sent.
+            self._end(WireError(ErrorClass.HTTP_4XX, refusal.reason), http_status=refusal.status, reason=refusal.reason)
+            raise
+        finally:
+            self._end(WireError(ErrorClass.INTERNAL, "the gateway failed"), reason=Reason.INTERNAL)
+
+    # -- to an upstream ----------------------------------------------------------------------------------------------
+
+    async def _reach(self) -> Exchange:
+        """The exchange whose head came. A failure before that is tried once more. Raises Refusal."""
+        path = CHAT_PATH if self._ask.chat else COMPLETIONS_PATH
+        for is_last in (False, True):
+            assert self._ticket.backend is not None, "granted"
+            server = self._gate.upstreams[self._ticket.backend]
+            headers = server.headers(
+                self._http.headers, self._tenant.name, keep_authorization=not self._gate.identities.has_keys
+            )
+            headers["content-type"] = "application/json"
+            body = self._ask.body
+            try:
+                exchange = await server.send(path, headers, body)
+            except WireError as error:
+                fault = error
+            except ValueError as error:
+                raise Refusal(400, Reason.BAD_REQUEST, str(error)) from error
+            else:
+                self._exchange = exchange
+                relay = exchange.relay
+                if relay.fault is None and (relay.status < 500 or is_last):
+                    return exchange
+                fault = relay.fault or WireError(ErrorClass.HTTP_5XX, f"HTTP {relay.status}")
+                exchange.close()
+                self._exchange = None
+            if is_last:
+                if fault.error_class in _UNREACHABLE:
+                    self._gate.upstreams.refused(server)
+                self._failed(fault, Reason.UPSTREAM_FAILED)
+            await self._again(server, fault)
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _again(self, server: Server, fault: WireError) -> None:
+        """Back into the queue; to another upstream if one is up, else to the same one after a pause."""
+        gate, ticket = self._gate, self._ticket
+        gate.metrics.retries[server.name] += 1
+        event("retry", id=self._request.id, upstream=server.name, error=fault.error_class)
+        if not gate.upstreams.any_up(but=server):
+            await asyncio.sleep(gate.config.limits.retry_backoff_s)
+            ticket.failed_to_dispatch(retryable=True)
+        elif fault.error_class in _UNREACHABLE:
+            gate.upstreams.refused(server)
+            ticket.failed_to_dispatch(retryable=True)
+        else:
+            # Down for this one decision: the dispatcher picks the least loaded, which may be the one that just failed.
+            gate.driver.set_backend_state(server.name, up=False)
+            ticket.failed_to_dispatch(retryable=True)
+            if server.up:
+                gate.driver.set_backend_state(server.name, up=True)
+        await ticket.granted()
+
+    # -- the answer --------------------------------------------------------------------------------------------------
+
+    async def _respond(self, relay: Relay, exchange: Exchange) -> web.StreamResponse:
+        if relay.is_stream and self._ask.mode is Mode.PASS:
+            return await self._pass(relay, exchange)
+        if relay.is_stream and self._ask.mode is Mode.FOLD:
+            return await self._fold(relay)
+        return await self._collect(relay)
+
+    async def _pass(self, relay: Relay, exchange: Exchange) -> web.StreamResponse:
+        wire, limits = self._gate.config.wire, self._gate.config.limits
+        self._gate.metrics.modes["pass"] += 1
+        down = self._down = Downstream(self._http, limits.client_stall_s, self._on_stall)
+        await down.begin(relay.status, _headers(relay), exchange)
+        reader = None if relay.is_encoded else EventReader(self._answer, wire.max_event_bytes)
+        strip = UsageStrip(wire.max_event_bytes) if self._ask.strip_usage and not relay.is_encoded else None
+        passing = self._passing = Passing(reader, strip, down.write)
+        relay.start(passing.take)
+        await relay.done
+        if relay.fault is None:
+            passing.close(self._gate.clock())
+            self._end(None if reader is None else judge_stream(self._answer, reader.unreadable))
+            await down.finish()
+        else:
+            fault = relay.fault
+            self._end(fault, reason=Reason.UPSTREAM_CUT)
+            self._cut(Refusal(502, Reason.UPSTREAM_CUT, fault.detail))
+        assert down.response is not None, "begun"
+        return down.response
+
+    async def _fold(self, relay: Relay) -> web.StreamResponse:
+        self._gate.metrics.modes["fold"] += 1
+        events: list[bytes] = []
+        reader = EventReader(self._answer, self._gate.config.wire.max_event_bytes, keep=events)
+        if relay.is_encoded:
+            self._failed(
+                WireError(ErrorClass.BAD_STREAM, "the upstream compressed a stream unasked"), Reason.UPSTREAM_FAILED
+            )
+
+        def take(body: bytes, now_ns: int) -> None:
+            reader.read(body, now_ns)
+            self._bound(relay)
+
+        relay.start(take)
+        await relay.done
+        if relay.fault is not None:
+            self._failed(relay.fault, Reason.UPSTREAM_CUT)
+        reader.close(self._gate.clock())
+        fault = judge_stream(self._answer, reader.unreadable)
+        if fault is not None:
+            self._failed(fault, Reason.UPSTREAM_FAILED)
+        try:
+            body = fold(events, chat=self._ask.chat)
+        except FoldError as error:
+            self._failed(WireError(ErrorClass.BAD_STREAM, str(error)), Reason.UPSTREAM_FAILED)
+        self._end(None)
+        headers = _headers(relay, without=("content-type",))
+        return web.Response(status=relay.status, body=body, headers=headers, content_type="application/json")
+
+    async def _collect(self, relay: Relay) -> web.StreamResponse:
+        """An answer that is no stream (whole, or an error) goes on as it is, once it is here."""
+        if relay.status < 400:
+            self._gate.metrics.modes["whole"] += 1
+        parts: list[bytes] = []
+
+        def take(body: bytes, now_ns: int) -> None:  # noqa: ARG001 (the relay's signature)
+            parts.append(body)
+            self._bound(relay)
+
+        relay.start(take)
+        await relay.done
+        if relay.fault is not None:
+            self._failed(relay.fault, Reason.UPSTREAM_CUT)
+        body = b"".join(parts)
+        self._whole = Whole.read(body) if relay.status < 300 and not relay.is_encoded else None
+        fault = judge_whole(relay.status)
+        reason = None if fault is None else Reason.UPSTREAM_FAILED if relay.status >= 500 else Reason.UPSTREAM_REFUSED
+        if reason is not None:
+            self._gate.metrics.refused(self._tenant.name, reason)
+        self._end(fault, reason=reason)
+        return web.Response(status=relay.status, body=body, headers=_headers(relay))
+
+    def _bound(self, relay: Relay) -> None:
+        limit = self._gate.config.limits.max_folded_bytes
+        if relay.received > limit:
+            relay.fail(ErrorClass.BAD_STREAM, f"the upstream's answer is larger than {limit} bytes")
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def _tokens(self, received_ns: int, count: int | None) -> None:
+        self._ticket.tokens(received_ns, count)
+
+    def _on_abort(self, reason: AbortReason) -> None:
+        if reason is not AbortReason.CANCELLED and self._task is not None:
+            self._abort = reason
+            self._task.cancel()
+
+    def _on_stall(self) -> None:
+        self._stalled = True
+
+    def _not_served(self, refused: NotServed) -> web.StreamResponse:
+        limits = self._gate.config.limits
+        refusal = from_queue(refused.reason, self._tenant.name, refused.retry_after_ns, limits.retry_after_s)
+        timed_out = refused.status is Status.TIMED_OUT
+        error_class = ErrorClass(refused.reason) if timed_out else ErrorClass.SHED
+        self._end(WireError(error_class, str(refused.reason)), http_status=refusal.status, status=refused.status)
+        raise refusal
+
+    def _client_left(self) -> None:
+        error_class = ErrorClass.UNFINISHED if self._gate.stopping else ErrorClass.CANCELLED
+        status = Status.UNFINISHED if self._gate.stopping else Status.CANCELLED
+        reason = Reason.CLIENT_STALLED if self._stalled else None
+        if reason is not None:
+            self._gate.metrics.refused(self._tenant.name, reason)
+        self._end(WireError(error_class, reason or "the client left"), status=status, reason=reason)
+
+    def _timed_out(self, reason: AbortReason) -> web.StreamResponse:
+        refusal = from_abort(reason)
+        self._end(WireError(ErrorClass(reason), refusal.reason), http_status=504, reason=Reason(reason))
+        if self._down is None or self._down.response is None or not self._down.response.prepared:
+            raise refusal
+        self._cut(refusal)
+        return self._down.response
+
+    def _cut(self, refusal: Refusal) -> None:
+        """Say in the stream why it ends, where an event may stand; then end it so that it cannot be taken for whole."""
+        assert self._down is not None, "a stream is open"
+        self._gate.metrics.refused(self._tenant.name, refusal.reason)
+        if self._passing is None or self._passing.at_boundary:
+            self._down.write(b"data: " + refusal.body() + b"\n\n")
+        self._down.cut()
+
+    def _failed(self, fault: WireError, reason: Reason) -> NoReturn:
+        """End with a fault of the upstream. Always raises."""
+        self._end(fault, http_status=502, reason=reason)
+        retry_s = self._gate.config.limits.retry_after_s
+        detail = f"upstream: {fault.detail}" if fault.error_class is not ErrorClass.SERVER_ERROR else fault.detail
+        raise Refusal(502, reason, detail, retry_after_s=retry_s)
+
+    def _end(
+        self,
+        fault: WireError | None,
+        *,
+        status: Status | None = None,
+        http_status: int | None = None,
+        reason: str | None = None,
+    ) -> None:
+        """Free the slot, correct the account, hand on the outcome; only the first call counts."""
+        if self._ended:
+            return
+        self._ended = True
+        gate, ticket, exchange = self._gate, self._ticket, self._exchange
+        if exchange is not None:
+            exchange.close()
+            http_status = http_status or exchange.relay.status or None
+        backend, dispatched_ns = ticket.backend, ticket.dispatched_ns
+        result = wire_result(
+            exchange, self._answer, self._whole, fault, status=status, http_status=http_status, now_ns=gate.clock()
+        )
+        if backend is None or result.status is Status.CANCELLED:
+            ticket.cancel()
+        if backend is not None:
+            sent = exchange is not None
+            ticket.finished(result.status, result.prompt_tokens if sent else 0, result.output_tokens if sent else 0)
+            if result.prompt_tokens is not None and self._ask.prompt_tokens is None:
+                self._estimate.learn(self._ask.prompt_bytes, result.prompt_tokens)
+        outcome = outcome_of(
+            self._request, result, backend=backend, enqueued_ns=ticket.enqueued_ns, dispatched_ns=dispatched_ns
+        )
+        gate.ended(outcome)
+        event(
+            "request",
+            id=self._request.id,
+            tenant=self._tenant.name,
+            mode=self._ask.mode.name.lower(),
+            status=str(outcome.status),
+            error=None if outcome.error_class is None else str(outcome.error_class),
+            reason=reason,
+            http_status=http_status,
+            upstream=backend,
+            queue_ms=_ms(outcome.enqueued_ns, dispatched_ns),
+            ttft_ms=_ms(self._request.arrival_ns, outcome.first_token_ns),
+            e2e_ms=_ms(self._request.arrival_ns, outcome.ended_ns),
+            prompt_tokens=outcome.prompt_tokens,
+            output_tokens=outcome.output_tokens,
+        )
+
+
+def _ms(start_ns: int | None, end_ns: int | None) -> float | None:
+    return None if start_ns is None or end_ns is None else round((end_ns - start_ns) / 1e6, 3)
+
+
+def _headers(relay: Relay, without: tuple[str, ...] = ()) -> CIMultiDict[str]:
+    """The upstream's headers as the client gets them."""
+    dropped = HOP_BY_HOP | {"content-length", *without}
+    kept: CIMultiDict[str] = CIMultiDict()
+    for raw_name, value in relay.headers:
+        name = raw_name.decode("latin-1")
+        if name not in dropped:
+            kept.add(name, value.decode("latin-1"))
+    return kept

@@ -1,0 +1,94 @@
+"""What one chunk of an OpenAI chat or completion stream says; only the fields that a measurement needs.
+
+msgspec skips every other field while it decodes. Types are as wide as servers are: a field that one server sends as
+text and another as a list is accepted as either, because only whether it is empty matters here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class PromptDetails(msgspec.Struct, gc=False):
+    cached_tokens: int | None = None
+
+
+class Usage(msgspec.Struct, gc=False):
+    """Counts by the server: at the end, in a trailer chunk without choices, or so far on every chunk."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: PromptDetails | None = None
+
+
+class Delta(msgspec.Struct, gc=False):
+    """The new part of a chat answer. Every field but the role is generated output if it is not empty."""
+
+    content: str | list[msgspec.Raw] | None = None
+    reasoning_content: str | list[msgspec.Raw] | None = None
+    reasoning: str | list[msgspec.Raw] | None = None
+    tool_calls: list[msgspec.Raw] | None = None
+    function_call: dict[str, msgspec.Raw] | None = None
+    refusal: str | None = None
+    token_ids: list[int] | None = None
+
+
+class Choice(msgspec.Struct, gc=False):
+    """``text`` is a completion's, ``delta`` a chat's. ``token_ids``: vLLM, when asked with ``return_token_ids``."""
+
+    index: int = 0
+    delta: Delta | None = None
+    text: str | None = None
+    token_ids: list[int] | None = None
+    finish_reason: str | None = None
+
+
+class Chunk(msgspec.Struct, gc=False):
+    choices: list[Choice] | None = None
+    usage: Usage | None = None
+    error: Any = None
+
+
+decode_chunk = msgspec.json.Decoder(Chunk).decode
+
+
+def carries_output(choice: Choice) -> bool:
+    """True when generated output came: text, reasoning, a tool call's part, a refusal, or token ids. A chunk with
+    only a role, an empty delta or only usage is not a token.
+    """
+    delta = choice.delta
+    if delta is not None:
+        return bool(
+            delta.content
+            or delta.reasoning_content
+            or delta.reasoning
+            or delta.tool_calls
+            or delta.function_call
+            or delta.refusal
+            or delta.token_ids
+            or choice.token_ids
+            or choice.text
+        )
+    return bool(choice.text or choice.token_ids)
+
+
+def error_text(payload: bytes) -> str | None:
+    """The message of an error object in any of the shapes that servers use, or None when ``payload`` is no error.
+
+    Shapes: ``{"error": {"message": ...}}``, ``{"error": "..."}``, ``{"object": "error", "message": ...}``,
+    ``{"message": ...}`` and ``{"detail": ...}`` (validation errors of Python servers).
+    """
+    try:
+        value = msgspec.json.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    if not isinstance(value, dict):
+        return None
+    found = value.get("error") or value.get("message") or value.get("detail")
+    if isinstance(found, dict):
+        found = found.get("message") or found.get("type") or found
+    if not found:
+        return "an error without a message" if value.get("object") == "error" else None
+    return found if isinstance(found, str) else msgspec.json.encode(found).decode()

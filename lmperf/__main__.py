@@ -1,0 +1,34 @@
+"""The command ``lmperf``. Only the parser is loaded here; what a command needs is loaded when it runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from lmperf.cli.parser import PASS_THROUGH, build_parser
+from lmperf.exit_codes import ExitCode
+from lmperf.own_packages import REMEDY, foreign_packages
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code (lmperf.exit_codes)."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    foreign = foreign_packages()
+    if foreign:
+        for sentence in foreign:
+            print(f"lmperf: {sentence}", file=sys.stderr)
+        print(f"lmperf: {REMEDY}", file=sys.stderr)
+        return ExitCode.BAD_CONFIG
+    if arguments and arguments[0] in PASS_THROUGH:
+        from backends.emulator.cli import main as emulate  # noqa: PLC0415 (only this command needs it)
+
+        return emulate(arguments[1:])
+    args = build_parser().parse_args(arguments)
+    args.argv = arguments
+    from lmperf.cli.dispatch import run_command  # noqa: PLC0415 (the parser alone must stay light)
+
+    return int(run_command(args))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""One module a command; ``parser`` knows all flags and loads nothing else."""

@@ -1,0 +1,128 @@
+"""Comparisons as tables for the terminal: policies side by side, and how well a captured run is reproduced."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from loadgen.offline.fidelity import FidelityRow
+from loadgen.offline.verdicts import Figure, PolicyVerdict
+from loadgen.recorder import Recorder
+from tenants.measures.attainment import attainment, goodput
+from tenants.measures.percentile import PercentileValue
+from tenants.slo import Metric
+
+
+def print_reproduction(console: Console, rows: Sequence[FidelityRow], arrivals: str) -> None:
+    """How well the captured run is reproduced, before any comparison."""
+    table = _table(f"the captured run, reproduced (arrivals: {arrivals}); errors are simulated / captured - 1")
+    for column in ("tenant", "figure", "captured", "simulated", "error"):
+        table.add_column(column, justify="left" if column in ("tenant", "figure") else "right", no_wrap=True)
+    for row in rows:
+        unit = "tokens/s" if row.metric == "throughput" else "ms"
+        table.add_row(
+            row.tenant,
+            row.metric,
+            "-" if row.captured is None else f"{row.captured:,.1f} {unit}",
+            "-" if row.simulated is None else f"{row.simulated:,.1f} {unit}",
+            "-" if row.error is None else f"{row.error:+.1%}",
+        )
+    console.print(table)
+
+
+def print_as_captured(console: Console, runs: Mapping[str, Recorder]) -> None:
+    """Every policy on the captured arrivals, per tenant."""
+    table = _table("the captured arrivals under each policy (simulated)")
+    for column in ("policy", "tenant", "TTFT P50", "P99", "E2E P50", "P99", "attained", "goodput 1/s"):
+        table.add_column(column, justify="left" if column in ("policy", "tenant") else "right", no_wrap=True)
+    for label, recorder in runs.items():
+        columns = recorder.columns().judged()
+        window_s = (recorder.window_ns[1] - recorder.window_ns[0]) / 1e9
+        for index, tenant in enumerate(recorder.tenants):
+            rows = columns.of(tenant.name)
+            share = attainment(rows, tenant.slo).share if tenant.slo.has_limits else None
+            cells = [
+                _ms(recorder.histogram(metric, tenant.name).percentile(p))
+                for metric, p in ((Metric.TTFT, 50.0), (Metric.TTFT, 99.0), (Metric.E2E, 50.0), (Metric.E2E, 99.0))
+            ]
+            table.add_row(
+                label if index == 0 else "",
+                tenant.name,
+                *cells,
+                "-" if share is None else f"{share:.1%}",
+                f"{goodput(rows, tenant.slo, window_s).requests_per_s:.2f}",
+            )
+        table.add_section()
+    console.print(table)
+
+
+def print_verdicts(console: Console, verdicts: Sequence[PolicyVerdict], noisy: Sequence[str], *, loads: str) -> None:
+    """Decay, interference, attainment and throughput of every policy; below it every tenant's tail at both loads."""
+    grown = ", ".join(noisy) or "every tenant"
+    table = _table(f"P99 decay and interference: {loads}; {grown} grows. [95% interval over seeds]")
+    for column in ("policy", "decay all", "decay in contract", "rho", "worst attained", "throughput", "Jain"):
+        table.add_column(column, justify="left" if column == "policy" else "right", no_wrap=True)
+    for verdict in verdicts:
+        table.add_row(
+            verdict.label,
+            verdict.decay_all.format(2),
+            verdict.decay_in_contract.format(2),
+            verdict.rho.format(2),
+            verdict.worst_attainment.format(1, 100.0),
+            verdict.throughput_ratio.format(3),
+            verdict.jain.format(3),
+        )
+    table.caption = (
+        "decay: TTFT P99 raised / baseline, mean over tenants; rho: 1 - P99 baseline / raised, mean over those in contract, "
+        "signed; worst attained: % of the least attained tenant in contract, raised load; throughput: against the first row"
+    )
+    console.print(table)
+    _print_tenants(console, verdicts)
+
+
+def _print_tenants(console: Console, verdicts: Sequence[PolicyVerdict]) -> None:
+    table = _table("per tenant, baseline -> raised load")
+    for column in ("policy", "tenant", "TTFT P50 ms", "TTFT P99 ms", "E2E P99 ms", "attained %", "goodput 1/s"):
+        table.add_column(column, justify="left" if column in ("policy", "tenant") else "right", no_wrap=True)
+    for verdict in verdicts:
+        for index, name in enumerate(verdict.raised):
+            before, after = verdict.baseline[name], verdict.raised[name]
+            table.add_row(
+                verdict.label if index == 0 else "",
+                name,
+                _pair(before.ttft_p50, after.ttft_p50, 1e-6, 0),
+                _pair(before.ttft_p99, after.ttft_p99, 1e-6, 0),
+                _pair(before.e2e_p99, after.e2e_p99, 1e-6, 0),
+                _pair(before.attainment, after.attainment, 100.0, 1),
+                _pair(before.goodput, after.goodput, 1.0, 2),
+            )
+        table.add_section()
+    console.print(table)
+
+
+def _pair(before: Figure, after: Figure, scale: float, digits: int) -> str:
+    def text(figure: Figure) -> str:
+        if figure.value is None:
+            return "-"
+        return f"{'> ' if figure.bound else ''}{figure.value * scale:,.{digits}f}"
+
+    return f"{text(before)} -> {text(after)}"
+
+
+def _ms(value: PercentileValue) -> str:
+    bound = value.at_least_ns
+    return "-" if bound is None else f"{'> ' if value.never else ''}{bound / 1e6:,.0f}"
+
+
+def _table(title: str) -> Table:
+    return Table(
+        title=title,
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+        title_justify="left",
+        caption_justify="left",
+    )

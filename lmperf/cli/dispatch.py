@@ -1,0 +1,44 @@
+"""Runs the command that was parsed; turns known errors into one clear message and the documented exit code."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from typing import cast
+
+from lmperf.exit_codes import ExitCode
+
+_MODULES = {
+    "run": "lmperf.cli.run_command",
+    "simulate": "lmperf.cli.simulate_command",
+    "calibrate": "lmperf.cli.calibrate_command",
+    "demo": "lmperf.cli.demo_command",
+    "report": "lmperf.cli.report_command",
+    "compare": "lmperf.cli.compare_command",
+    "trace": "lmperf.cli.trace_command",
+    "validate": "lmperf.cli.validate_command",
+    "schema": "lmperf.cli.list_commands",
+    "scenarios": "lmperf.cli.list_commands",
+    "policies": "lmperf.cli.list_commands",
+    "backends": "lmperf.cli.list_commands",
+}
+
+
+def run_command(args: argparse.Namespace) -> ExitCode:
+    """Every command module has ``run(args) -> ExitCode``."""
+    module = importlib.import_module(_MODULES[args.command])
+    from backends.protocol import BackendError  # noqa: PLC0415 (after the command's own imports)
+    from lmperf.cli.errors import BAD_CONFIGURATION, UNUSABLE_BACKEND  # noqa: PLC0415
+
+    try:
+        return cast("ExitCode", module.run(args))
+    except BAD_CONFIGURATION as error:
+        message, code = str(error), ExitCode.BAD_CONFIG
+    except UNUSABLE_BACKEND as error:
+        kind = f" ({error.kind})" if isinstance(error, BackendError) else ""
+        message, code = f"{error}{kind}", ExitCode.BACKEND
+    except KeyboardInterrupt:
+        message, code = "interrupted", ExitCode.INTERRUPTED
+    print(f"lmperf {args.command}: {message}", file=sys.stderr)
+    return code

@@ -1,0 +1,32 @@
+"""Errors that a command expects, by what they mean for the exit code. Anything else is a fault of lmperf's own."""
+
+from __future__ import annotations
+
+from backends.emulator.process import EmulatorProcessError
+from backends.protocol import BackendError
+from lmperf.scenario.faults import ScenarioError
+from lmperf.wiring.prompting import TokenizerError
+from lmperf.wiring.sources import SourceError
+from loadgen.trace.errors import TraceError
+from scheduler.calibration.step_law import CalibrationError
+from scheduler.drivers.simulated import SimulationError
+from scheduler.event_log import EventLogError
+from scheduler.policies.build import PolicyError
+from scheduler.server_model.spec import ServerModelError
+from tenants.registry import RegistryError
+from tenants.thresholds import ThresholdError
+
+BAD_CONFIGURATION: tuple[type[Exception], ...] = (
+    ScenarioError,
+    SourceError,
+    TokenizerError,
+    TraceError,
+    ServerModelError,
+    CalibrationError,
+    SimulationError,
+    EventLogError,
+    PolicyError,
+    RegistryError,
+    ThresholdError,
+)
+UNUSABLE_BACKEND: tuple[type[Exception], ...] = (BackendError, EmulatorProcessError)

@@ -1,0 +1,225 @@
+"""All flags of all commands. Imports nothing but argparse: ``--help`` must be instant.
+
+Flag names are those that users of the field's tools already type (vLLM's ``bench serve``, GuideLLM, AIPerf).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import NoReturn
+
+from lmperf import __version__
+from lmperf.exit_codes import ExitCode
+
+DESCRIPTION = """\
+Which queue policy keeps every tenant's SLO on a shared LLM server, at what load, and how sure are we?
+
+Live, against a real server:   lmperf run SCENARIO            (or: lmperf run --model localhost:8000 ...)
+Offline, by simulation:        lmperf simulate TRACE|SCENARIO --policies fifo,wfq,slo_aware
+"""
+
+PASS_THROUGH = ("emulate",)
+"""Commands whose own modules parse their flags."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Wrong flags are a bad configuration: exit code 104, not argparse's 2."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(int(ExitCode.BAD_CONFIG), f"{self.prog}: {message}\n")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="lmperf", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("--version", action="version", version=f"lmperf {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _run(commands.add_parser("run", help="load-test a server, live", allow_abbrev=False))
+    _simulate(
+        commands.add_parser("simulate", help="replay a trace or scenario under several policies", allow_abbrev=False)
+    )
+    _calibrate(commands.add_parser("calibrate", help="fit a server model to captured traces", allow_abbrev=False))
+    _demo(commands.add_parser("demo", help="the main job in 90 seconds, on the embedded server", allow_abbrev=False))
+    commands.add_parser("emulate", help="start the embedded OpenAI-compatible server", add_help=False)
+    _report(commands.add_parser("report", help="render the HTML report of a run again", allow_abbrev=False))
+    _compare(commands.add_parser("compare", help="two or more runs side by side", allow_abbrev=False))
+    _trace(commands.add_parser("trace", help="inspect, convert, slice, scale, import traces", allow_abbrev=False))
+    _validate(commands.add_parser("validate", help="check a scenario and print its plan", allow_abbrev=False))
+    commands.add_parser("schema", help="print the JSON Schema of scenario files", allow_abbrev=False)
+    commands.add_parser("scenarios", help="list the built-in scenarios", allow_abbrev=False)
+    commands.add_parser("policies", help="list the installed queue policies", allow_abbrev=False)
+    commands.add_parser("backends", help="list the installed backends", allow_abbrev=False)
+    return parser
+
+
+def _scenario_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--set",
+        dest="settings",
+        action="append",
+        default=[],
+        metavar="PATH=VALUE",
+        help="change one value of the scenario: --set tenants.chat.rate=20 (may be repeated)",
+    )
+    parser.add_argument("--seed", type=int, help="seed of every draw (default: the scenario's, 0)")
+    parser.add_argument("--server-model", metavar="FILE|PRESET", help="server model in place of the scenario's")
+
+
+def _output_flags(parser: argparse.ArgumentParser, default: str) -> None:
+    parser.add_argument("--output-dir", metavar="DIR", help=f"where results go (default: {default})")
+    parser.add_argument("--quiet", action="store_true", help="no progress")
+    parser.add_argument(
+        "--percentiles",
+        default="50,90,95,99,99.9",
+        metavar="P,P,...",
+        help="percentiles to report (default: %(default)s)",
+    )
+
+
+def _run(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Run a scenario (a file or a built-in name), or, without one, random prompts against --model. Results go to one "
+        "folder: summary.json, summary.csv, requests.parquet, *.hlog, report.html, scenario.resolved.yaml, log.txt."
+    )
+    parser.add_argument("scenario", nargs="?", help="scenario file, or the name of a built-in one (lmperf scenarios)")
+    target = parser.add_argument_group("target")
+    target.add_argument(
+        "--model",
+        metavar="URL|NAME",
+        help="the server, as host:port or URL; its model id is asked for. With --base-url: the model's name",
+    )
+    target.add_argument("--base-url", metavar="URL", help="the server, when --model names the model")
+    target.add_argument(
+        "--endpoint", choices=("auto", "chat", "completions"), help="default: chat when the server has it"
+    )
+    target.add_argument(
+        "--api-key", metavar="KEY", help="bearer key; better: '${env:NAME}', which is never written anywhere"
+    )
+    target.add_argument(
+        "--header", action="append", default=[], metavar="NAME=VALUE", help="HTTP header (may be repeated)"
+    )
+    target.add_argument("--insecure", action="store_true", help="accept any TLS certificate")
+    target.add_argument(
+        "--tokenizer", metavar="DIR", help="local tokenizer for exact prompt lengths; nothing is fetched"
+    )
+    target.add_argument(
+        "--ready-timeout", type=float, default=600.0, metavar="S", help="wait so long for the server (600)"
+    )
+    load = parser.add_argument_group("load")
+    load.add_argument("--num-prompts", type=int, metavar="N", help="stop after N requests")
+    load.add_argument(
+        "--concurrency",
+        "--max-concurrency",
+        type=int,
+        metavar="N",
+        help="without a rate: N users in a closed loop; with a rate: N slots behind a queue (fifo unless --policy says)",
+    )
+    load.add_argument("--request-rate", type=float, metavar="R", help="open loop: requests/s, from a schedule")
+    load.add_argument("--burstiness", type=float, metavar="B", help="gamma shape; 1 = Poisson (default)")
+    load.add_argument("--duration", type=float, metavar="S", help="arrivals in [0, S)")
+    load.add_argument("--random-input-len", type=int, metavar="TOKENS", help="default: 1024")
+    load.add_argument("--random-output-len", type=int, metavar="TOKENS", help="default: 128")
+    load.add_argument(
+        "--ignore-eos",
+        action=argparse.BooleanOptionalAction,
+        help="ask for exact output lengths (default)",
+    )
+    load.add_argument("--goodput", nargs="+", metavar="METRIC:MS", help="limits a request must meet: ttft:200 tpot:30")
+    load.add_argument("--policy", metavar="NAME", help="queue policy in front of the server (lmperf policies), or none")
+    load.add_argument("--at", choices=("none", "baseline", "raised"), help="which load of the scenario to offer")
+    _scenario_flags(parser)
+    _output_flags(parser, "results/NAME-TIME")
+    parser.add_argument("--strict", action="store_true", help="exit with 98 when an SLO could not be decided")
+    parser.add_argument(
+        "--event-log", action="store_true", help="write every scheduling event and action (events.jsonl)"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="check everything, print the plan, send nothing")
+
+
+def _simulate(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Replay a captured trace (a run folder or a file) or a scenario in the simulator under several policies. A trace is "
+        "calibrated first, and how well the captured run is reproduced is printed before any comparison."
+    )
+    parser.add_argument("source", help="run folder, trace file, scenario file, or the name of a built-in scenario")
+    parser.add_argument(
+        "--policies", default="fifo,wfq,slo_aware", metavar="A,B,...", help="or 'all' (default: %(default)s)"
+    )
+    parser.add_argument("--seeds", type=int, metavar="N", help="replicates of a scenario (default: 20; a trace: 1)")
+    parser.add_argument(
+        "--arrivals",
+        choices=("after", "recorded"),
+        default="after",
+        help="of requests that came because another ended: regenerate them (default), or their recorded times",
+    )
+    parser.add_argument("--processes", type=int, metavar="N", help="default: all cores")
+    _scenario_flags(parser)
+    _output_flags(parser, "results/simulate-NAME-TIME")
+
+
+def _calibrate(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Fit a server model to the client-side timestamps of captured runs and print its error."
+    parser.add_argument("traces", nargs="+", metavar="TRACE", help="run folders or trace files of one server")
+    parser.add_argument("--output", "-o", metavar="FILE", help="write the server-model file here")
+    parser.add_argument("--name", default="calibrated", help="name of the server model")
+    parser.add_argument(
+        "--max-num-batched-tokens", type=int, metavar="N", help="the server's token budget a step (8192)"
+    )
+    parser.add_argument(
+        "--max-num-seqs", type=int, metavar="N", help="the server's batch limit (default: from the trace)"
+    )
+
+
+def _demo(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "A noisy neighbour on the embedded server: live under fifo and under slo_aware, then the captured trace simulated "
+        "under every policy, and one table that puts both side by side."
+    )
+    _output_flags(parser, "results/demo")
+
+
+def _report(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", help="a run folder, also one that was killed")
+
+
+def _compare(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Runs side by side; exits with 108 when a later run is worse than the first beyond --tolerance."
+    )
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="run folders; the first is the one compared with")
+    parser.add_argument(
+        "--tolerance", type=float, default=0.1, metavar="X", help="relative growth allowed (default 0.1)"
+    )
+
+
+def _trace(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    inspect = actions.add_parser("inspect", help="what a trace holds")
+    inspect.add_argument("trace")
+    convert = actions.add_parser("convert", help="a public or captured format to our parquet")
+    slice_ = actions.add_parser("slice", help="a part of a trace, by time or rows")
+    scale = actions.add_parser("scale", help="a trace played faster or slower")
+    import_ = actions.add_parser("import", help="any access log (CSV, JSONL) to our parquet")
+    for action in (convert, slice_, scale, import_):
+        action.add_argument("trace")
+        action.add_argument("--output", "-o", required=True, metavar="FILE", help="parquet file to write")
+    for action in (convert, import_):
+        action.add_argument("--tenants", metavar="RULE", help="round_robin:a,b | weights:a=1,b=2 | column:NAME | ...")
+    convert.add_argument("--format", metavar="NAME", help="default: by content")
+    slice_.add_argument("--start", type=float, default=0.0, metavar="S")
+    slice_.add_argument("--end", type=float, metavar="S")
+    slice_.add_argument("--rows", type=int, metavar="N")
+    scale.add_argument("--speed", type=float, required=True, metavar="X", help="gaps are divided by X")
+    import_.add_argument(
+        "--map", required=True, metavar="KEY=COLUMN,...", help="arrival=ts,tenant=key,prompt_tokens=p,output_tokens=o"
+    )
+
+
+def _validate(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Check a scenario; print its plan, the expected width of each verdict and how long one needs."
+    parser.add_argument("scenario")
+    parser.add_argument("--at", choices=("none", "baseline", "raised"))
+    _scenario_flags(parser)

@@ -1,0 +1,153 @@
+"""``lmperf simulate``: a captured trace, or a scenario over seeds, under several policies."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+
+from lmperf.cli.comparison_text import print_as_captured, print_reproduction, print_verdicts
+from lmperf.cli.output import log_file, output_folder
+from lmperf.cli.scenarios import named_scenario
+from lmperf.console import Progress, results_console
+from lmperf.exit_codes import ExitCode
+from lmperf.wiring.captured import captured_run, is_trace, server_for
+from lmperf.wiring.offline import (
+    ScenarioAnswer,
+    TraceAnswer,
+    policy_choices,
+    replay_policies,
+    simulate_scenario,
+    simulate_trace,
+)
+from lmperf.wiring.results import free_folder
+from loadgen.offline.experiment import OnProgress, PolicyChoice
+from loadgen.offline.verdicts import PolicyVerdict
+from loadgen.report.comparison import Comparison, FidelityTable
+from loadgen.report.render import write_comparison
+from scheduler.server_model.spec import encode_server_model
+
+DEFAULT_SEEDS = 20
+
+
+def run(args: argparse.Namespace) -> ExitCode:
+    choices = policy_choices(args.policies)
+    progress = Progress(quiet=args.quiet)
+    name = Path(args.source).stem or "trace"
+    directory = free_folder(output_folder(args, f"simulate-{name}"))
+    console = results_console()
+    with log_file(directory, args.argv):
+        if is_trace(args.source):
+            _trace(args, choices, progress, console, directory)
+        else:
+            _scenario(args, choices, progress, console, directory)
+    console.print(f"written: {directory / 'comparison.html'}, {directory / 'comparison.json'}", soft_wrap=True)
+    return ExitCode.OK
+
+
+def _counted(progress: Progress, what: str) -> OnProgress:
+    started = time.monotonic()
+    return lambda done, total: progress.counting(what, done, total, started)
+
+
+def _scenario(
+    args: argparse.Namespace, choices: Sequence[PolicyChoice], progress: Progress, console: Console, directory: Path
+) -> None:
+    scenario = named_scenario(args.source, args)
+    seeds = args.seeds or DEFAULT_SEEDS
+    progress.stage(f"{scenario.model.name}: {len(choices)} policies, baseline and raised load, {seeds} seeds")
+    answer = simulate_scenario(
+        scenario, choices, seeds, processes=args.processes, on_progress=_counted(progress, "simulated runs")
+    )
+    progress.done()
+    _say_scenario(console, answer, seeds)
+    _write(directory, [(c.noisy, c.verdicts) for c in answer.comparisons], command=args.argv, answer=answer)
+
+
+def _say_scenario(console: Console, answer: ScenarioAnswer, seeds: int) -> None:
+    plan = answer.plan
+    console.print(
+        f"scenario {plan.name}, server model {answer.server.name}, saturation {plan.saturation or 0:,.0f} cost units/s, "
+        f"{seeds} seeds",
+        soft_wrap=True,
+    )
+    for comparison in answer.comparisons:
+        print_verdicts(console, comparison.verdicts, comparison.noisy, loads="baseline against raised load")
+
+
+def _trace(
+    args: argparse.Namespace, choices: Sequence[PolicyChoice], progress: Progress, console: Console, directory: Path
+) -> None:
+    captured = captured_run(args.source, recorded=args.arrivals == "recorded")
+    progress.stage(f"{args.source}: {len(captured.trace)} requests of {len(captured.tenants)} tenants")
+    server, fit = server_for(captured, args.server_model)
+    if fit is not None:
+        (directory / "server-model.json").write_bytes(encode_server_model(server))
+        for warning in fit.warnings:
+            console.print(f"calibration: {warning}", soft_wrap=True)
+    answer = replay_policies(captured, server, fit, choices, on_stage=progress.stage)
+    progress.stage("deriving baseline and raised loads")
+    answer = simulate_trace(answer, choices, processes=args.processes, on_progress=_counted(progress, "simulated runs"))
+    progress.done()
+    say_trace(console, answer, args.arrivals)
+    _write(directory, [(c.noisy, c.verdicts) for c in answer.comparisons], command=args.argv, answer=answer)
+
+
+def say_trace(console: Console, answer: TraceAnswer, arrivals: str) -> None:
+    """The whole answer in the terminal."""
+    law = answer.server.law
+    source = "fitted to this trace" if answer.fit is not None else "as named"
+    console.print(
+        f"server model {answer.server.name} ({source}): step = {law.a_us:,.0f} us + {law.b_us:.2f} us/prefilled token + "
+        f"{law.c_us:.2f} us/sequence + {law.d_us:.4f} us/KV token, offset {law.offset_us / 1000:.1f} ms",
+        soft_wrap=True,
+    )
+    print_reproduction(console, answer.reproduction, arrivals)
+    print_as_captured(console, answer.as_captured)
+    console.print(
+        f"derived loads: baseline 0.75 of saturation ({answer.saturation or 0:,.0f} cost units/s at these slots), raised 1.2 "
+        "times that; arrivals of the trace scaled, one realisation (no intervals)",
+        soft_wrap=True,
+    )
+    for comparison in answer.comparisons:
+        print_verdicts(console, comparison.verdicts, comparison.noisy, loads="derived baseline against raised load")
+
+
+def _write(
+    directory: Path,
+    comparisons: Sequence[tuple[tuple[str, ...], list[PolicyVerdict]]],
+    *,
+    command: Sequence[str],
+    answer: ScenarioAnswer | TraceAnswer,
+) -> None:
+    data = [
+        {"noisy": list(noisy), "policies": [msgspec.to_builtins(verdict) for verdict in verdicts]}
+        for noisy, verdicts in comparisons
+    ]
+    (directory / "comparison.json").write_bytes(
+        msgspec.json.format(msgspec.json.encode({"schema": "lmperf.comparison/1.0", "comparisons": data}), indent=2)
+    )
+    noisy, verdicts = comparisons[0]
+    fidelity = None
+    if isinstance(answer, TraceAnswer):
+        tenants = answer.captured.tenants
+        fidelity = FidelityTable(rows=answer.reproduction)
+    else:
+        tenants = answer.experiment.recipe.tenants
+    targets = {t.name: t.slo.attainment for t in tenants if t.slo.attainment is not None}
+    names = tuple(tenant.name for tenant in tenants)
+    write_comparison(
+        directory / "comparison.html",
+        Comparison(
+            verdicts=verdicts,
+            targets=targets,
+            noisy=noisy,
+            in_contract=tuple(name for name in names if name not in noisy or len(noisy) == len(names)),
+            fidelity=fidelity,
+        ),
+        command=f"lmperf {' '.join(command)}",
+    )

@@ -1,0 +1,153 @@
+"""The server-side parts of a scenario: backend, time-outs, policy, slots, cost of a request."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import ConfigDict, Field
+
+from lmperf.scenario.base import NotNegative, Part, Positive, PositiveInt
+
+
+class Endpoint(StrEnum):
+    """Which OpenAI-compatible path requests go to; AUTO takes chat when the server has it."""
+
+    AUTO = "auto"
+    CHAT = "chat"
+    COMPLETIONS = "completions"
+
+
+class TimeoutsModel(Part):
+    """Time-outs of a request; null: none."""
+
+    connect_s: Positive | None = Field(None, description="Opening a connection, s. Default: the backend's, 10.")
+    first_token_s: Positive | None = Field(None, description="From the intended arrival to the first token, s.")
+    between_tokens_s: Positive | None = Field(
+        None, description="Longest silence inside a stream, s. Default: the backend's, 60."
+    )
+    total_s: Positive | None = Field(None, description="From the intended arrival to the end, s.")
+
+
+class ServerLimitsModel(Part):
+    """Limits of an emulated or simulated server; an absent key keeps the server model's value, null means unlimited."""
+
+    max_num_seqs: PositiveInt | None = Field(None, description="Sequences that run at once.")
+    max_num_batched_tokens: PositiveInt | None = Field(None, description="Token budget of one engine step.")
+    kv_tokens: PositiveInt | None = Field(None, description="Tokens that the KV cache holds.")
+    priority_queue: bool | None = Field(None, description="The engine's own queue serves lower `priority` first.")
+    offset_ms: NotNegative | None = Field(None, description="Constant time before a first token, ms.")
+
+
+class BackendModel(Part):
+    """Where requests run. Short form: the kind, or a URL."""
+
+    short_schema: ClassVar[dict[str, Any] | None] = {"type": "string", "description": "A kind, or a URL."}
+
+    kind: str | None = Field(
+        None,
+        description="`emulated` (the embedded server), `openai`, or another installed backend; `lmperf backends` "
+        "lists them. Default: `openai` with a url, else `emulated`.",
+    )
+    url: str | None = Field(
+        None, description="Base URL of the server: `http://localhost:8000` (`localhost:8000` will do)."
+    )
+    model: str | None = Field(None, description="Model to ask for. Default: the first that the server lists.")
+    endpoint: Annotated[Endpoint, Field(strict=False)] = Field(
+        Endpoint.AUTO, description="`chat`, `completions`, or `auto`: chat when the server has it."
+    )
+    server_model: str | None = Field(
+        None,
+        description="Server model of the embedded server and the simulator: a preset, or a file that `lmperf "
+        "calibrate` wrote. Default: `h200-llama-8b` where one is needed and no url is given.",
+    )
+    time_scale: Positive = Field(1.0, description="Embedded server: every duration times this (0.5: twice as fast).")
+    limits: ServerLimitsModel = Field(
+        default_factory=ServerLimitsModel, description="What differs from the server model's own limits."
+    )
+    insecure: bool = Field(default=False, description="Do not verify TLS certificates.")
+    ca_file: str | None = Field(None, description="PEM file of one more authority to trust.")
+    proxy: str | None = Field(None, description="Proxy URL, or `env`: as HTTP_PROXY and NO_PROXY say. Default: none.")
+    timeouts: TimeoutsModel = Field(default_factory=TimeoutsModel, description="Time-outs of every request.")
+    ignore_eos: bool = Field(
+        default=True, description="Ask the server to produce exactly the drawn number of output tokens."
+    )
+    tokenizer: str | None = Field(
+        None,
+        description="Folder of a local tokenizer, for prompts of exact length. Default: the server's own, else a "
+        "measured ratio of characters to tokens.",
+    )
+    api_key: str | None = Field(None, description="Bearer key of every tenant, as a reference: `${env:NAME}`.")
+    headers: dict[str, str] = Field(default_factory=dict, description="HTTP headers of every tenant.")
+    extra_body: dict[str, object] = Field(
+        default_factory=dict, description="Further keys of every request's JSON body."
+    )
+    options: dict[str, object] = Field(default_factory=dict, description="Settings of this kind of backend alone.")
+
+    @classmethod
+    def expand(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        return {"url": value} if ":" in value or "/" in value else {"kind": value}
+
+
+class PolicyModel(Part):
+    """The queue policy in front of the backend. Short form: its name. Further keys are the policy's own options."""
+
+    model_config = ConfigDict(extra="allow")
+    short_schema: ClassVar[dict[str, Any] | None] = {"type": "string", "description": "Name of the policy."}
+
+    name: str = Field(
+        description="`fifo`, `priority`, `wfq`, `drr`, `vtc`, `edf`, `slo_aware`, `committed`, another installed one "
+        "(`lmperf policies` lists them), or `none`: no queue, what the server does on its own."
+    )
+    late: Literal["keep", "demote", "shed"] | None = Field(
+        None, description="What to do with a request that can no longer meet its TTFT limit. Default: the policy's."
+    )
+
+    @classmethod
+    def expand(cls, value: object) -> object:
+        return {"name": value} if isinstance(value, str) else value
+
+
+class AutoSlots(StrEnum):
+    """What an automatic number of slots follows: the share of answers within their TPOT limit, or the server's own
+    waiting count.
+    """
+
+    TPOT = "tpot"
+    WAITING = "waiting"
+
+
+class SlotsModel(Part):
+    """How much may be outstanding at the backend. Short form: `auto` (by the tenants' TPOT limits), or `unlimited`."""
+
+    short_schema: ClassVar[dict[str, Any] | None] = {"type": "string", "enum": ["auto", "unlimited"]}
+
+    sequences: PositiveInt | None = Field(
+        None, description="Requests outstanding (D); null: unlimited. With `auto`: where it starts (default 64)."
+    )
+    prefill_tokens: PositiveInt | None = Field(
+        None,
+        description="Prompt tokens dispatched whose prefill has not finished (X); null: unlimited. About the "
+        "engine's token budget of a step.",
+    )
+    auto: Annotated[AutoSlots | None, Field(strict=False)] = Field(
+        None,
+        description="`tpot`: adapt sequences to the tenants' TPOT limits; `waiting`: to the server's waiting count.",
+    )
+    min_sequences: PositiveInt = Field(40, description="With `auto`: never fewer than this.")
+    max_sequences: PositiveInt = Field(128, description="With `auto`: never more than this.")
+
+    @classmethod
+    def expand(cls, value: object) -> object:
+        if value == "auto":
+            return {"auto": AutoSlots.TPOT.value}
+        return {} if value == "unlimited" else value
+
+
+class CostModel(Part):
+    """Cost of a request in cost units: prompt * prompt tokens + output * output tokens."""
+
+    prompt: NotNegative = Field(1.0, description="Cost units a prompt token.")
+    output: Positive = Field(2.0, description="Cost units an output token.")

@@ -1,0 +1,147 @@
+"""A captured run as the simulator needs it: rows to replay, tenants, policy and slots, and what calibration may read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from lmperf.wiring.header import header_plan, header_tenants, run_name
+from loadgen.offline.cell import ReplayRecipe
+from loadgen.offline.experiment import PolicyChoice
+from loadgen.trace.encode import RowEncoder
+from loadgen.trace.errors import TraceError
+from loadgen.trace.read import is_own, read_any
+from loadgen.trace.reader import Trace, read_trace
+from loadgen.trace.rows import TraceRows
+from loadgen.trace.schema import TRACE_SCHEMA, with_metadata
+from loadgen.workload.replay import ReplayRows
+from scheduler.calibration.observations import Observations
+from scheduler.calibration.step_law import CalibrationError, LawFit, fit_law
+from scheduler.cost import CostModel
+from scheduler.server_model.spec import ServerLimits, ServerModelSpec, load_server_model
+from scheduler.slots import Slots
+from tenants.measures.columns import StatusCode
+from tenants.tenant import Tenant
+
+SCENARIO_SUFFIXES = (".yaml", ".yml")
+MIN_BATCHED_TOKENS = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedRun:
+    """A trace with what its header says: tenants and their SLOs, policy, slots, cost. ``noisy``: whose load its scenario
+    raises."""
+
+    trace: Trace
+    tenants: tuple[Tenant, ...]
+    policy: PolicyChoice
+    slots: Slots
+    cost: CostModel
+    window_ns: tuple[int, int]
+    recipe: ReplayRecipe
+    noisy: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return run_name(self.trace.path)
+
+
+def is_trace(source: str) -> bool:
+    """True for a run folder or a file that is no scenario; False for a scenario file or a built-in scenario's name."""
+    path = Path(source)
+    return path.is_dir() or (path.suffix not in SCENARIO_SUFFIXES and (path.is_file() or path.suffix == ".parquet"))
+
+
+def any_trace(path: Path | str) -> Trace:
+    """A trace of ours, or a public one as if it were ours. Raises TraceError."""
+    path = Path(path)
+    return read_trace(path) if is_own(path) else _as_ours(read_any(path), path)
+
+
+def _as_ours(rows: TraceRows, path: Path) -> Trace:
+    metadata = rows.metadata()
+    schema = with_metadata(TRACE_SCHEMA, metadata)
+    batch = RowEncoder((), (0, metadata.end_ns or 1), schema).encode(list(rows.outcomes()))
+    return Trace(path, metadata, pa.Table.from_batches([batch], schema))
+
+
+def captured_run(path: Path | str, *, recorded: bool) -> CapturedRun:
+    """Read a trace and its header. Raises TraceError."""
+    trace = any_trace(path)
+    if not len(trace):
+        raise TraceError(trace.path, "the trace has no rows: nothing to replay")
+    metadata = trace.metadata
+    plan = header_plan(trace)
+    tenants = header_tenants(trace, plan)
+    queued = metadata.policy not in (None, "none")
+    slots = {k: v for k, v in (metadata.slots or {}).items() if k in Slots.__struct_fields__}
+    return CapturedRun(
+        trace=trace,
+        tenants=tenants,
+        policy=PolicyChoice(
+            label=metadata.policy or "none",
+            policy=metadata.policy if queued and metadata.policy else "fifo",
+            options=dict(metadata.policy_options or {}) if queued else {},
+        ),
+        slots=msgspec.convert(slots, Slots),
+        cost=CostModel() if plan is None else plan.cost,
+        window_ns=metadata.window_ns or (0, int(trace.ints("arrival_ns").max(initial=0)) + 1),
+        recipe=ReplayRecipe(_replay_rows(trace, tenants), tenants, start_ns=0, recorded=recorded),
+        noisy=() if plan is None else plan.noisy,
+    )
+
+
+def _replay_rows(trace: Trace, tenants: tuple[Tenant, ...]) -> ReplayRows:
+    lengths, _ = trace.replay_lengths()
+    names = [tenant.name for tenant in tenants]
+    codes = np.array([names.index(name) for name in trace.tenants], dtype=np.int64)[trace.stamps().tenant]
+    ids = trace.ints("request_id")
+    order = np.lexsort((ids, trace.ints("arrival_ns")))
+    row_of = {int(request_id): row for row, request_id in enumerate(ids[order])}
+    after = np.array([row_of.get(int(i), -1) for i in trace.ints("after_request_id")[order]], dtype=np.int64)
+    return ReplayRows(
+        arrival_ns=trace.ints("arrival_ns")[order],
+        prompt_tokens=np.maximum(trace.ints("prompt_tokens")[order], 1),
+        output_tokens=np.maximum(lengths[order], 1),
+        tenant=codes[order],
+        after_row=after if (after >= 0).any() else None,
+        think_ns=np.maximum(trace.ints("think_ns")[order], 0),
+    )
+
+
+def observations_of(trace: Trace) -> Observations:
+    """What calibration reads of a trace: requests that ended OK with tokens. Raises CalibrationError when there is none."""
+    stamps = trace.stamps()
+    first, last = trace.ints("first_token_ns"), trace.ints("last_token_ns")
+    output, prompt, sent = trace.ints("output_tokens"), trace.ints("prompt_tokens"), trace.ints("sent_ns")
+    good = (stamps.status == StatusCode.OK) & (first >= 0) & (last >= first) & (output > 0) & (prompt > 0) & (sent >= 0)
+    if not good.any():
+        raise CalibrationError(
+            f"{trace.path}: no request with a first token, so no server model can be fitted to it; name one with "
+            "--server-model FILE|PRESET"
+        )
+    return Observations(str(trace.path), sent[good], first[good], last[good], prompt[good], output[good])
+
+
+def server_for(captured: CapturedRun, server_model: str | None) -> tuple[ServerModelSpec, LawFit | None]:
+    """A named server model, else one fitted to the trace itself (with the limits that its header knows)."""
+    if server_model is not None:
+        return load_server_model(server_model), None
+    fit = fit_law([observations_of(captured.trace)])
+    known = captured.trace.metadata.server_model
+    if known is not None:
+        limits = msgspec.convert(known, ServerModelSpec).limits
+    else:
+        limits = limits_seen(fit)
+    return ServerModelSpec(name=f"calibrated from {captured.name}", law=fit.law, limits=limits), fit
+
+
+def limits_seen(fit: LawFit, *, max_num_seqs: int | None = None, batched_tokens: int | None = None) -> ServerLimits:
+    """Limits where nobody states them: the most requests that decoded at once, and a usual token budget."""
+    sequences = max(fit.peak_decoding, 1) if max_num_seqs is None else max_num_seqs
+    tokens = max(MIN_BATCHED_TOKENS, sequences) if batched_tokens is None else batched_tokens
+    return ServerLimits(max_num_seqs=sequences, max_num_batched_tokens=tokens)

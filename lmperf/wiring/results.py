@@ -1,0 +1,158 @@
+"""The results folder of a run, live or simulated: trace, summary, histogram logs, report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lmperf.exit_codes import ExitCode, worst
+from lmperf.scenario.plan import Plan
+from loadgen.hlog import write_hlogs
+from loadgen.recorder import Recorder
+from loadgen.report.curves import curves_of
+from loadgen.report.render import write_report
+from loadgen.summary.build import DEFAULT_PERCENTILES, summarise
+from loadgen.summary.files import write_summary
+from loadgen.summary.schema import Summary
+from loadgen.trace.reader import read_trace
+from loadgen.trace.schema import TraceMetadata
+from tenants.slo import Metric
+from tenants.thresholds import ThresholdResult
+from tenants.verdict import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """``thresholds``: the scenario's own pass or fail rules, evaluated."""
+
+    summary: Summary
+    thresholds: tuple[ThresholdResult, ...]
+    directory: Path | None
+    interrupted: bool = False
+
+    def exit_code(self, *, strict: bool) -> ExitCode:
+        """The documented code; ``strict`` makes an undecided verdict one."""
+        codes = [ExitCode.OK]
+        if self.interrupted:
+            codes.append(ExitCode.INTERRUPTED)
+        if not self.summary.validity.valid:
+            codes.append(ExitCode.INVALID)
+        nothing_ok = not self.summary.total.statuses.get("ok")
+        broken = self.summary.verdict == Verdict.BROKEN.value or any(not t.passed for t in self.thresholds)
+        if nothing_ok or broken:
+            codes.append(ExitCode.BROKEN)
+        if strict and self.summary.verdict == Verdict.UNDECIDED.value:
+            codes.append(ExitCode.UNDECIDED)
+        return worst(codes)
+
+
+_LEFT_BY_A_RUN = ("summary.json", "comparison.json", "requests.parquet", "rows", "events.jsonl")
+
+
+def free_folder(directory: Path) -> Path:
+    """``directory``, or a numbered sibling when that holds a run already: what a finished, interrupted or killed run
+    left is never written into."""
+    chosen, number = directory, 1
+    while any((chosen / name).exists() for name in _LEFT_BY_A_RUN):
+        number += 1
+        chosen = directory.with_name(f"{directory.name}-{number}")
+    return chosen
+
+
+FOREVER_NS = 1 << 62
+"""The end of a window that lasts until the run's last answer, while that is not known."""
+
+
+def window_as_run(window_ns: tuple[int, int], *, cut_ns: int | None, ended_ns: int) -> tuple[int, int]:
+    """The measured window of a run as it was: rates are per second of the run, not of a plan.
+
+    A window without an end (until N requests are answered) lasts until the last answer, ``ended_ns``; one whose arrivals
+    were cut short inside it (``cut_ns``: an interrupt, a kill) ends there.
+    """
+    start, end = window_ns
+    if end >= FOREVER_NS:
+        end = ended_ns + 1
+    elif cut_ns is not None:
+        end = min(end, cut_ns)
+    return (start, end) if end > start else window_ns
+
+
+def write_results(
+    recorder: Recorder,
+    plan: Plan | None,
+    *,
+    metadata: TraceMetadata,
+    directory: Path | None,
+    percentiles: tuple[float, ...] = DEFAULT_PERCENTILES,
+    server: Mapping[str, Any] | None = None,
+    planned: Mapping[str, int] | None = None,
+    warnings: tuple[str, ...] = (),
+    interrupted: bool = False,
+) -> RunResult:
+    """Close the recorder and write everything that a finished run leaves; without a folder only summarise. ``plan`` None:
+    nothing is known but the rows."""
+    recorder.close(metadata)
+    summary = summarise(
+        recorder,
+        plan=None if plan is None else plan_as_data(plan),
+        percentiles=percentiles,
+        offered_per_s=None if plan is None else offered_rates(plan),
+        planned=planned,
+        server=server,
+        warnings=warnings,
+    )
+    thresholds = () if plan is None else evaluate_thresholds(plan, recorder, summary)
+    result = RunResult(summary, thresholds, directory, interrupted)
+    if directory is not None:
+        write_summary(summary, directory)
+        bulk = {
+            (name, metric): recorder.histogram(metric, name)
+            for name in recorder.names
+            for metric in (Metric.ITL, Metric.INTER_CHUNK)
+            if metadata.kind == "simulated"
+        }
+        write_hlogs(read_trace(directory), directory, bulk=bulk)
+        write_report(directory, summary, curves=curves_of(recorder))
+    return result
+
+
+def evaluate_thresholds(plan: Plan, recorder: Recorder, summary: Summary) -> tuple[ThresholdResult, ...]:
+    """The scenario's thresholds over what was measured."""
+    from lmperf.wiring.figures import lookup_in  # noqa: PLC0415 (only a scenario with thresholds needs it)
+    from tenants.thresholds import evaluate  # noqa: PLC0415
+
+    return tuple(evaluate(threshold, lookup_in(recorder, summary)) for threshold in plan.thresholds)
+
+
+def offered_rates(plan: Plan) -> dict[str, float]:
+    """Requests/s that each open-loop tenant's traffic is configured to offer."""
+    return {
+        planned.tenant.name: planned.traffic.arrivals.rate
+        for planned in plan.tenants
+        if planned.traffic is not None and planned.traffic.arrivals.rate is not None
+    }
+
+
+def plan_as_data(plan: Plan) -> dict[str, Any]:
+    """What a summary keeps of the plan: plain data, no secret (identities hold references only)."""
+    return {
+        "scenario": plan.name,
+        "description": plan.description,
+        "duration_s": None if plan.duration_ns is None else plan.duration_ns / 1e9,
+        "num_prompts": plan.num_prompts,
+        "seed": plan.seed,
+        "backend": {"kind": plan.backend.kind, "url": plan.backend.url, "server_model": plan.backend.server_model},
+        "policy": {"name": plan.policy.name, **plan.policy.options},
+        "slots": {"sequences": plan.slots.sequences, "prefill_tokens": plan.slots.prefill_tokens},
+        "load": {"at": plan.at.value, "noisy": list(plan.noisy), "saturation_cost_units_per_s": plan.saturation},
+        "tenants": {
+            planned.tenant.name: {
+                "weight": planned.tenant.weight,
+                "rate_per_s": planned.traffic.arrivals.rate if planned.traffic is not None else None,
+                "offered_cost_units_per_s": planned.offered,
+            }
+            for planned in plan.tenants
+        },
+    }

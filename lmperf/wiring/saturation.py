@@ -1,0 +1,78 @@
+"""The saturation of a scenario's server, slots and mix, from its server model."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import numpy as np
+
+from lmperf.scenario.load import Scenario
+from lmperf.scenario.model import At
+from lmperf.scenario.plan import Plan
+from lmperf.scenario.resolve import resolve
+from lmperf.wiring.servers import server_model_of
+from lmperf.wiring.sources import growth_of, recipe_of, trace_rows, traced_loads
+from loadgen.offline.cell import DrawnRecipe, Recipe
+from scheduler.cost import CostModel
+from scheduler.request import Request
+from scheduler.saturation import saturation as measure
+from scheduler.server_model.spec import ServerModelSpec
+from scheduler.slots import Slots
+
+_REQUESTS = 6000
+_ANY_FIGURE = 10_000.0
+
+
+def resolve_with_saturation(
+    scenario: Scenario,
+    *,
+    at: At | None = None,
+    noisy: str | None = None,
+    seed: int | None = None,
+    server: ServerModelSpec | None = None,
+) -> Plan:
+    """The plan of a scenario, its saturation measured on the server model where the scenario states none and one is
+    known. ``server`` stands in for the scenario's own server model."""
+    stated = scenario.model.load.saturation
+    first = resolve(scenario, saturation=stated or _ANY_FIGURE, at=At.RAISED if _can_raise(scenario) else At.NONE)
+    server = server or server_model_of(first.backend)
+    figure = stated
+    if figure is None and server is not None:
+        figure = saturation_of(first, server)
+    plan = resolve(scenario, saturation=figure, at=at, noisy=noisy, seed=seed)
+    if not plan.needs_traced_loads or plan.trace is None:
+        return plan
+    tenants = tuple(planned.tenant for planned in plan.tenants)
+    loads = traced_loads(trace_rows(plan.trace, tenants), tenants, plan.cost, plan.trace.speed)
+    return resolve(scenario, saturation=figure, at=at, noisy=noisy, seed=seed, traced_loads=loads)
+
+
+def _can_raise(scenario: Scenario) -> bool:
+    load = scenario.model.load
+    return scenario.model.trace is None and (load.at is not At.NONE or load.noisy is not None)
+
+
+def saturation_of(plan: Plan, server: ServerModelSpec) -> float:
+    """Cost units/s of the plan's mix on ``server`` with the plan's slots."""
+    slots = Slots(sequences=plan.slots.sequences, prefill_tokens=plan.slots.prefill_tokens)
+    return saturation_of_recipe(recipe_of(plan), server, slots, plan.cost, growth_of(plan.tenants))
+
+
+def saturation_of_recipe(
+    recipe: Recipe, server: ServerModelSpec, slots: Slots, cost: CostModel, growth: dict[str, float] | None = None
+) -> float:
+    """Cost units/s of a recipe's mix: its first few thousand requests, shuffled."""
+    requests: list[Request] = []
+    for seed in range(20):
+        # A short run is drawn again with other seeds until there are enough; a trace is cycled.
+        if isinstance(recipe, DrawnRecipe):
+            source = recipe.source(seed, growth or {})
+            requests += islice(source.absolute(), _REQUESTS - len(requests))
+            users = source.start_closed(0)
+            requests += [r for r in users for _ in range(max(1, _REQUESTS // max(1, 20 * len(users))))]
+        else:
+            requests += islice(recipe.source(0, growth or {}).absolute(), _REQUESTS - len(requests))
+        if len(requests) >= _REQUESTS:
+            break
+    order = np.random.default_rng(0).permutation(len(requests))
+    return measure([requests[i] for i in order], server, slots, cost)

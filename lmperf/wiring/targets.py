@@ -1,0 +1,108 @@
+"""The backend of a live run, ready: the embedded server started, or a server that was waited for and asked what it is."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+from backends.emulator.config import EmulatorConfig
+from backends.emulator.process import EmulatorProcess
+from backends.openai import Endpoint, OpenAIBackend
+from backends.probe import resolve_model, wait_ready
+from backends.protocol import BackendError, BackendMetadata, Capabilities, Clock
+from backends.registry import BACKENDS
+from backends.wire.options import WireOptions
+from lmperf.scenario.checks import EMBEDDED
+from lmperf.scenario.load import Scenario
+from lmperf.scenario.plan import BackendSpec, Plan
+from lmperf.scenario.server_model import Endpoint as EndpointChoice
+from lmperf.wiring.servers import unscaled_server_model
+from scheduler.server_model.spec import load_server_model
+
+OnWait = Callable[[float, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A ready server. ``emulator`` is its process when it is the embedded one."""
+
+    backend: OpenAIBackend
+    metadata: BackendMetadata
+    capabilities: Capabilities
+    model: str
+    endpoint: Endpoint
+    emulator: EmulatorProcess | None
+
+
+@asynccontextmanager
+async def ready_target(
+    plan: Plan, scenario: Scenario, clock: Clock, *, ready_timeout_s: float, on_wait: OnWait
+) -> AsyncIterator[Target]:
+    """The plan's backend while the block runs. Raises BackendError or EmulatorProcessError."""
+    spec = plan.backend
+    async with AsyncExitStack() as stack:
+        emulator = None
+        url = spec.url or ""
+        if spec.kind == EMBEDDED:
+            emulator = await stack.enter_async_context(EmulatorProcess(_emulator_config(plan)))
+            url = emulator.url
+        elif BACKENDS.target(spec.kind) != BACKENDS.target("openai"):
+            raise BackendError(
+                f"backend {spec.kind!r} cannot be load-tested over HTTP; use kind openai with its url", kind="bad_url"
+            )
+        options = wire_options(spec)
+        api_key = _secret(scenario, scenario.model.backend.api_key)
+        headers = {name: scenario.secrets.resolve(value) for name, value in scenario.model.backend.headers.items()}
+        url = scenario.secrets.resolve(url)
+        await wait_ready(
+            url, api_key=api_key, headers=headers, options=options, timeout_s=ready_timeout_s, on_progress=on_wait
+        )
+        backend = OpenAIBackend(url, api_key=api_key, headers=headers, options=options, clock=clock)
+        stack.push_async_callback(backend.close)
+        metadata = await backend.get_metadata()
+        capabilities = await backend.capabilities()
+        yield Target(
+            backend=backend,
+            metadata=metadata,
+            capabilities=capabilities,
+            model=resolve_model(metadata, spec.model),
+            endpoint=_endpoint(spec.endpoint, capabilities),
+            emulator=emulator,
+        )
+
+
+def _secret(scenario: Scenario, text: str | None) -> str | None:
+    return None if text is None else scenario.secrets.resolve(text)
+
+
+def _emulator_config(plan: Plan) -> EmulatorConfig:
+    spec = plan.backend
+    assert spec.server_model is not None, "the embedded server has a model"
+    return EmulatorConfig(
+        server_model=unscaled_server_model(load_server_model(spec.server_model), spec),
+        time_scale=spec.time_scale,
+        model_name=spec.model,
+        seed=plan.seed,
+    )
+
+
+def wire_options(spec: BackendSpec) -> WireOptions:
+    """Limits of the wire client; first-token and total time-outs are the dispatcher's."""
+    timeouts = spec.timeouts
+    return WireOptions(
+        connect_timeout_s=10.0 if timeouts.connect_ns is None else timeouts.connect_ns / 1e9,
+        token_timeout_s=None if timeouts.between_tokens_ns is None else timeouts.between_tokens_ns / 1e9,
+        insecure=spec.insecure,
+        ca_file=spec.ca_file,
+        proxy=spec.proxy,
+    )
+
+
+def _endpoint(choice: EndpointChoice, capabilities: Capabilities) -> Endpoint:
+    """What was asked for, else chat unless the server is known not to have it."""
+    if choice is EndpointChoice.CHAT:
+        return "chat"
+    if choice is EndpointChoice.COMPLETIONS:
+        return "completions"
+    return "completions" if capabilities.chat is False else "chat"

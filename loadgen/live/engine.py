@@ -1,0 +1,318 @@
+"""The run loop: every request at its deadline into the queue, from there onto its backend, its outcome to the recorder.
+
+    source -> pacer -> driver (policy, slots) -> backend.generate -> outcome -> recorder
+                 ^----------------- source.after(outcome) ----------------'
+
+One task a request, which lives from its arrival to its outcome. Nothing here grows with the run but the requests in flight.
+Ending: when nothing can arrive any more (``until_ns`` is past, ``num_prompts`` are released, or nothing is left that an
+arrival could follow) the run waits ``drain_s`` for answers; what is left is *unfinished*. ``stop`` (Ctrl-C) makes no more
+arrivals and drains; a second ``stop`` drains no longer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from backends.outcome import outcome_of
+from backends.protocol import Call, Clock, ModelBackend
+from loadgen.live.calls import CallMaker, LookAhead
+from loadgen.pacer import Pacer
+from loadgen.workload.source import Source
+from scheduler.drivers.live import LiveDriver, NotServed, Ticket
+from scheduler.events import AbortReason
+from scheduler.request import ErrorClass, Outcome, Request, Status, TokensSource
+from tenants.measures.histogram import Histogram
+
+
+@dataclass(frozen=True, slots=True)
+class LiveEnd:
+    """How a run ended. ``last_arrival_ns``: the last request released; ``arrivals_ended_ns``: from when on none could
+    arrive; ``lag``: release minus deadline."""
+
+    ended_ns: int
+    last_arrival_ns: int
+    arrivals_ended_ns: int
+    released: int
+    interrupted: bool
+    unfinished: int
+    lag: Histogram
+
+
+class LiveRun:
+    """One run. ``backends`` by the dispatcher's backend names. ``clock`` gives ns since the run's start and must be the
+    driver's. ``until_ns``: no arrival after it (closed loops go on until then). ``num_prompts``: the source makes no more
+    than these. ``prepare_request`` is applied to requests that do not come through ``ahead``. ``pacer``: a test's, on its
+    own clock."""
+
+    def __init__(
+        self,
+        source: Source,
+        driver: LiveDriver,
+        backends: Mapping[str, ModelBackend],
+        calls: CallMaker,
+        clock: Clock,
+        *,
+        until_ns: int | None = None,
+        num_prompts: int | None = None,
+        drain_s: float = 60.0,
+        ahead: LookAhead | None = None,
+        prepare_request: Callable[[Request], Request] | None = None,
+        pacer: Pacer | None = None,
+    ) -> None:
+        self._source = source
+        self._driver = driver
+        self._backends = backends
+        self._calls = calls
+        self._on_outcome: Callable[[Outcome], None] = _nowhere
+        self._clock = clock
+        self._until_ns = until_ns
+        self._num_prompts = num_prompts
+        self._drain_s = drain_s
+        self._prepare_request = prepare_request or (lambda request: request)
+        self._ahead = ahead or LookAhead(source.absolute(), calls.make)
+        self._pacer = pacer or Pacer(clock)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._users: list[Request] | None = None
+        self._expected: set[int] = set()
+        self._schedule_over = False
+        self._interrupted = False
+        self._drain_over = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._last_arrival_ns = 0
+        self._unfinished = 0
+        self._failure: BaseException | None = None
+        self.in_flight = 0
+        self.queued = 0
+        self.done = 0
+        self.failed = 0
+
+    def prepare(self) -> None:
+        """Make the first calls, those of every user among them; before the clock starts."""
+        self._users = [self._prepare_request(request) for request in self._source.start_closed(0)]
+        self._ahead.hold(self._users)
+        self._ahead.fill()
+
+    def stop(self) -> None:
+        """No more arrivals; called again: no more waiting either."""
+        if self._interrupted:
+            self._drain_over.set()
+        self._interrupted = True
+        self._pacer.stop()
+
+    async def run(self, on_outcome: Callable[[Outcome], None]) -> LiveEnd:
+        """Run to the end; ``on_outcome`` is called once for every request released. Raises what a broken part of lmperf
+        raised (never what a server did)."""
+        self._on_outcome = on_outcome
+        if self._users is None:
+            self.prepare()
+        until = None
+        if self._until_ns is not None:
+            delay_s = max(0, self._until_ns - self._clock()) / 1e9
+            until = asyncio.get_running_loop().call_later(delay_s, self._pacer.close)
+        self._ahead.start()
+        try:
+            for request in self._users or ():
+                self._push(request)
+            async for due in self._pacer.pace(self._schedule(), more=True):
+                for request in due:
+                    self._release(request)
+                self._close_when_nothing_can_follow()
+        except Exception as error:  # noqa: BLE001 (raised below, when every request has its outcome)
+            self._failure = self._failure or error
+        finally:
+            if until is not None:
+                until.cancel()
+            self._ahead.close()
+        arrivals_ended_ns = self._clock()
+        await self._drain()
+        if self._failure is not None:
+            raise self._failure
+        return LiveEnd(
+            ended_ns=self._clock(),
+            last_arrival_ns=self._last_arrival_ns,
+            arrivals_ended_ns=arrivals_ended_ns,
+            released=self._pacer.released,
+            interrupted=self._interrupted,
+            unfinished=self._unfinished,
+            lag=self._pacer.lag,
+        )
+
+    # -- arrivals ----------------------------------------------------------------------------------------------------
+
+    def _schedule(self) -> Iterator[Request]:
+        yield from self._ahead
+        self._schedule_over = True
+        asyncio.get_running_loop().call_soon(self._close_when_nothing_can_follow)
+
+    def _release(self, request: Request) -> None:
+        self._last_arrival_ns = max(self._last_arrival_ns, request.arrival_ns)
+        self._expected.discard(request.id)
+        call = self._ahead.take(request.id)
+        task = asyncio.ensure_future(self._serve(request, call))
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None and self._failure is None:
+            self._failure = task.exception()
+            self._pacer.stop()
+        self._close_when_nothing_can_follow()
+
+    def _close_when_nothing_can_follow(self) -> None:
+        if not self._tasks:
+            self._idle.set()
+        all_made = self._num_prompts is not None and self._pacer.released >= self._num_prompts
+        if all_made or (self._schedule_over and not self._expected and not self._tasks):
+            self._pacer.close()
+
+    def _follow(self, outcome: Outcome) -> None:
+        """What arrives because ``outcome`` happened."""
+        if self._interrupted:
+            return
+        request = self._source.after(outcome)
+        if request is not None and (self._until_ns is None or request.arrival_ns < self._until_ns):
+            self._push(self._prepare_request(request))
+
+    def _push(self, request: Request) -> None:
+        self._expected.add(request.id)
+        self._pacer.push(request)
+
+    # -- one request -------------------------------------------------------------------------------------------------
+
+    async def _serve(self, request: Request, call: Call | None) -> None:
+        task = asyncio.current_task()
+        assert task is not None, "runs as a task"
+        self._idle.clear()
+        if call is None:
+            call = self._calls.make(request)
+        ticket = self._driver.submit(request, on_abort=lambda _: task.cancel())
+        cancel_timer = None
+        if request.cancel_after_ns is not None:
+            delay_s = max(0, request.arrival_ns + request.cancel_after_ns - self._clock()) / 1e9
+            cancel_timer = asyncio.get_running_loop().call_later(delay_s, self._cancel, ticket, task)
+        try:
+            outcome = await self._wait(ticket) or await self._generate(ticket, call)
+        finally:
+            if cancel_timer is not None:
+                cancel_timer.cancel()
+        self._emit(outcome)
+
+    async def _wait(self, ticket: Ticket) -> Outcome | None:
+        """None once the request may run; its outcome if it never will."""
+        self.queued += 1
+        try:
+            await ticket.granted()
+        except NotServed as refusal:
+            return _not_served(ticket, refusal)
+        except asyncio.CancelledError:
+            outcome = _given_up(ticket, self._clock())
+            if ticket.backend is None:
+                self._driver.cancel(ticket)
+            else:
+                # The slot was granted in the very step in which the request was given up.
+                ticket.finished(outcome.status, None, None)
+            return outcome
+        finally:
+            self.queued -= 1
+        return None
+
+    async def _generate(self, ticket: Ticket, call: Call) -> Outcome:
+        """Always reports to the driver that the request ended, whatever happened."""
+        assert ticket.backend is not None, "granted"
+        self.in_flight += 1
+        try:
+            result = await self._backends[ticket.backend].generate(call, ticket.tokens)
+        except asyncio.CancelledError:
+            outcome = _given_up(ticket, self._clock())
+            ticket.finished(outcome.status, None, None)
+            return outcome
+        except BaseException:
+            ticket.finished(Status.FAILED, None, None)
+            raise
+        finally:
+            self.in_flight -= 1
+        ticket.finished(result.status, result.prompt_tokens, result.output_tokens)
+        return outcome_of(
+            ticket.request,
+            result,
+            backend=ticket.backend,
+            enqueued_ns=ticket.enqueued_ns,
+            dispatched_ns=ticket.dispatched_ns,
+        )
+
+    def _cancel(self, ticket: Ticket, task: asyncio.Task[None]) -> None:
+        """The workload's own plan: this user gives up now."""
+        ticket.abort_reason = AbortReason.CANCELLED
+        task.cancel()
+
+    def _emit(self, outcome: Outcome) -> None:
+        self.done += 1
+        self.failed += outcome.status is not Status.OK
+        self._unfinished += outcome.status is Status.UNFINISHED
+        self._on_outcome(outcome)
+        self._follow(outcome)
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    async def _drain(self) -> None:
+        # A task that is cancelled before its first step never runs, and its request would have no outcome.
+        await asyncio.sleep(0)
+        if self._tasks and self._failure is None:
+            self._idle.clear()
+            waits = [asyncio.ensure_future(self._idle.wait()), asyncio.ensure_future(self._drain_over.wait())]
+            await asyncio.wait(waits, timeout=self._drain_s, return_when=asyncio.FIRST_COMPLETED)
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+        left = list(self._tasks)
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        self._driver.close()
+
+
+def _nowhere(_: Outcome) -> None:
+    raise RuntimeError("a request ended before the run began")
+
+
+_ABORTED = {
+    AbortReason.CANCELLED: (Status.CANCELLED, ErrorClass.CANCELLED),
+    AbortReason.FIRST_TOKEN_TIMEOUT: (Status.TIMED_OUT, ErrorClass.FIRST_TOKEN_TIMEOUT),
+    AbortReason.TOTAL_TIMEOUT: (Status.TIMED_OUT, ErrorClass.TOTAL_TIMEOUT),
+}
+
+
+def _not_served(ticket: Ticket, refusal: NotServed) -> Outcome:
+    timed_out = refusal.status is Status.TIMED_OUT
+    return Outcome(
+        request=ticket.request,
+        status=refusal.status,
+        ended_ns=refusal.at_ns,
+        error_class=ErrorClass(refusal.reason) if timed_out else ErrorClass.SHED,
+        detail=str(refusal.reason),
+        enqueued_ns=ticket.enqueued_ns,
+    )
+
+
+def _given_up(ticket: Ticket, now_ns: int) -> Outcome:
+    """A request that we ended: by a time-out, a planned cancel, or the end of the run."""
+    status, error_class = Status.UNFINISHED, ErrorClass.UNFINISHED
+    if ticket.abort_reason is not None:
+        status, error_class = _ABORTED[ticket.abort_reason]
+    return Outcome(
+        request=ticket.request,
+        status=status,
+        ended_ns=now_ns,
+        error_class=error_class,
+        backend=ticket.backend,
+        enqueued_ns=ticket.enqueued_ns,
+        dispatched_ns=ticket.dispatched_ns,
+        first_token_ns=ticket.first_ns,
+        last_token_ns=ticket.last_ns,
+        output_tokens=ticket.generated or None,
+        tokens_source=TokensSource.UNKNOWN,
+        tokens_known=False,
+    )

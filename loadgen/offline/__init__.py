@@ -1,0 +1,1 @@
+"""Offline answers: a workload through the simulator, recorded and measured exactly like a live run."""

@@ -1,0 +1,215 @@
+"""A cell of an experiment: one policy, one load, one seed, simulated and reduced to the figures that tables need.
+
+Cells run in worker processes, so a job is plain data and a result is small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import msgspec
+
+from loadgen.offline.run import simulate
+from loadgen.recorder import Recorder
+from loadgen.trace.schema import TraceMetadata
+from loadgen.workload.replay import ReplayRows, TraceWorkload
+from loadgen.workload.source import Source, Workload
+from scheduler.cost import CostModel
+from scheduler.dispatcher import Dispatcher, DispatcherConfig
+from scheduler.server_model.spec import ServerModelSpec
+from scheduler.slots import Slots
+from tenants.measures.attainment import attainment, goodput
+from tenants.measures.columns import Columns
+from tenants.measures.fairness import jain_by_window, service_curves
+from tenants.measures.percentile import PercentileValue, metric_percentile
+from tenants.slo import Metric
+from tenants.tenant import Identity, Tenant
+from tenants.traffic import Traffic
+
+
+class Recipe(Protocol):
+    """Makes the same source again for any seed and growth, in any process."""
+
+    @property
+    def tenants(self) -> tuple[Tenant, ...]: ...
+
+    def source(self, seed: int, growth: Mapping[str, float]) -> Source: ...
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnRecipe:
+    """Traffic drawn from distributions; ``growth`` multiplies a tenant's rate, ``seed`` changes every draw."""
+
+    traffics: tuple[tuple[Tenant, Traffic], ...]
+    duration_s: float | None
+    num_prompts: int | None = None
+
+    @property
+    def tenants(self) -> tuple[Tenant, ...]:
+        return tuple(tenant for tenant, _ in self.traffics)
+
+    def source(self, seed: int, growth: Mapping[str, float]) -> Source:
+        return Workload(
+            self.traffics, duration_s=self.duration_s, seed=seed, num_prompts=self.num_prompts, growth=growth
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayRecipe:
+    """Rows of a trace; ``growth`` divides a tenant's gaps and cycles its rows. A trace has one realisation: the seed
+    changes nothing."""
+
+    rows: ReplayRows
+    tenants: tuple[Tenant, ...]
+    speed: float = 1.0
+    start_ns: int | None = None
+    end_ns: int | None = None
+    recorded: bool = False
+    num_prompts: int | None = None
+
+    def source(self, seed: int, growth: Mapping[str, float]) -> Source:  # noqa: ARG002 (see the class)
+        return TraceWorkload(
+            self.rows,
+            self.tenants,
+            speed=self.speed,
+            start_ns=self.start_ns,
+            end_ns=self.end_ns,
+            growth=growth,
+            recorded=self.recorded,
+            num_prompts=self.num_prompts,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellJob:
+    """``load`` is a label ("baseline", "raised", "as captured"); ``policy_label`` tells variants of a policy apart."""
+
+    policy: str
+    options: Mapping[str, object] = field(default_factory=dict)
+    policy_label: str
+    load: str
+    seed: int
+    growth: Mapping[str, float] = field(default_factory=dict)
+    recipe: Recipe
+    server: ServerModelSpec
+    slots: Slots
+    cost: CostModel
+    window_ns: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantFigures:
+    """One tenant in one cell; ``attainment`` None without limits or requests; goodput in 1/s."""
+
+    requests: int
+    ttft_p50: PercentileValue
+    ttft_p99: PercentileValue
+    e2e_p50: PercentileValue
+    e2e_p99: PercentileValue
+    tpot_p99: PercentileValue
+    attainment: float | None
+    goodput: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellResult:
+    """``throughput``: output tokens/s of requests in the window, until the last of them ended; ``jain``: Jain's index over
+    service / max-min entitlement, mean over windows (None when no window had a backlog)."""
+
+    policy_label: str
+    load: str
+    seed: int
+    tenants: Mapping[str, TenantFigures]
+    throughput: float
+    jain: float | None
+
+
+def anonymous(tenants: tuple[Tenant, ...]) -> tuple[Tenant, ...]:
+    """The tenants without their identity on the wire: all that a scheduling core, or its log, may see."""
+    return tuple(replace(tenant, identity=Identity()) for tenant in tenants)
+
+
+def run_cell(job: CellJob) -> CellResult:
+    """Simulate one cell."""
+    recorder = record_cell(job)
+    return figures(job, recorder.columns())
+
+
+def record_cell(job: CellJob) -> Recorder:
+    """Simulate one cell and keep all of it."""
+    tenants = anonymous(job.recipe.tenants)
+    config = DispatcherConfig(
+        tenants=tenants,
+        policy=job.policy,
+        options=dict(job.options),
+        cost=job.cost,
+        prefill_rate=min(job.server.law.prefill_rate, 1e9),
+        backends={"server": job.slots},
+    )
+    recorder = Recorder(tenants, job.window_ns, metadata=metadata_of(job), batch_rows=4096)
+    simulate(job.recipe.source(job.seed, job.growth), Dispatcher(config), {"server": job.server}, recorder)
+    return recorder
+
+
+def metadata_of(job: CellJob) -> TraceMetadata:
+    """The header of a simulated run."""
+    return TraceMetadata(
+        kind="simulated",
+        server_model=msgspec.to_builtins(job.server),
+        slots=msgspec.to_builtins(job.slots),
+        policy=job.policy,
+        policy_options=dict(job.options),
+        window_ns=job.window_ns,
+        seed=job.seed,
+    )
+
+
+def figures(job: CellJob, columns: Columns) -> CellResult:
+    """What tables need of a cell's rows."""
+    judged = columns.judged()
+    tenants = job.recipe.tenants
+    duration_s = (job.window_ns[1] - job.window_ns[0]) / 1e9
+    rows = {tenant.name: judged.of(tenant.name) for tenant in tenants}
+    return CellResult(
+        policy_label=job.policy_label,
+        load=job.load,
+        seed=job.seed,
+        tenants={tenant.name: tenant_figures(rows[tenant.name], tenant, duration_s) for tenant in tenants},
+        throughput=throughput(judged),
+        jain=mean_jain(judged, tenants, job.cost),
+    )
+
+
+def throughput(judged: Columns) -> float:
+    """Output tokens/s of the judged requests, from the first arrival to the last end; 0 without any."""
+    if not len(judged):
+        return 0.0
+    span_ns = int(judged.end_ns.max() - judged.arrival_ns.min())
+    return float(judged.output_tokens.clip(min=0).sum()) * 1e9 / span_ns if span_ns else 0.0
+
+
+def tenant_figures(rows: Columns, tenant: Tenant, duration_s: float) -> TenantFigures:
+    """One tenant's figures from its judged rows."""
+    return TenantFigures(
+        requests=len(rows),
+        ttft_p50=metric_percentile(rows, Metric.TTFT, 50.0),
+        ttft_p99=metric_percentile(rows, Metric.TTFT, 99.0),
+        e2e_p50=metric_percentile(rows, Metric.E2E, 50.0),
+        e2e_p99=metric_percentile(rows, Metric.E2E, 99.0),
+        tpot_p99=metric_percentile(rows, Metric.TPOT, 99.0),
+        attainment=attainment(rows, tenant.slo).share if tenant.slo.has_limits else None,
+        goodput=goodput(rows, tenant.slo, duration_s).requests_per_s,
+    )
+
+
+def mean_jain(judged: Columns, tenants: tuple[Tenant, ...], cost: CostModel) -> float | None:
+    """Mean over windows of Jain's index of service / max-min entitlement."""
+    if not len(judged):
+        return None
+    curves = service_curves(judged, cost.prompt_weight, cost.output_weight)
+    weights = [tenant.weight for tenant in tenants]
+    by_window = jain_by_window(judged, curves, weights, w_p=cost.prompt_weight, w_q=cost.output_weight)
+    windows = [value for value in by_window if value is not None]
+    return sum(windows) / len(windows) if windows else None

@@ -1,0 +1,56 @@
+"""One simulated run: a source's requests through a dispatcher and server models, into the recorder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from heapq import merge
+
+from loadgen.recorder import Recorder
+from loadgen.workload.source import Source
+from scheduler.dispatcher import Dispatcher
+from scheduler.drivers.simulated import Simulation
+from scheduler.request import Outcome, Request
+from scheduler.server_model.batching import ContinuousBatch
+from scheduler.server_model.spec import ServerModelSpec
+
+
+def simulate(
+    source: Source,
+    dispatcher: Dispatcher,
+    servers: Mapping[str, ServerModelSpec],
+    recorder: Recorder,
+    *,
+    until_ns: int | None = None,
+) -> int:
+    """Run ``source`` to its end (or to ``until_ns``) and record every outcome; returns the end in ns of virtual time.
+
+    ``servers``: a server model for every backend name of the dispatcher.
+    """
+    models = {name: ContinuousBatch(spec.law, spec.limits) for name, spec in servers.items()}
+    offset_ns = max((spec.law.offset_ns for spec in servers.values()), default=0)
+
+    def after(outcome: Outcome) -> Iterable[Request]:
+        following = source.after(outcome)
+        return () if following is None else (following,)
+
+    simulation = Simulation(
+        dispatcher,
+        models,
+        _arrivals(source),
+        recorder.on_outcome,
+        on_gaps=recorder.on_gaps,
+        gap_window_ns=recorder.window_ns,
+        after=after,
+        offset_ns=offset_ns,
+        until_ns=until_ns,
+    )
+    end_ns = simulation.run()
+    recorder.flush()
+    return end_ns
+
+
+def _arrivals(source: Source) -> Iterator[Request]:
+    users = source.start_closed(0)
+    if not users:
+        return source.absolute()
+    return merge(source.absolute(), users, key=lambda request: (request.arrival_ns, request.id))

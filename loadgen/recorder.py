@@ -1,0 +1,279 @@
+"""The recorder: every outcome of a run goes in, and what a summary, a trace or a verdict needs comes out.
+
+The same for live runs, the gateway and simulations. ``on_outcome`` only appends to a buffer; every few hundred outcomes
+the buffer is turned into numpy columns at once and fed to histograms, compact columns and the rows on disk. Memory: the
+histograms (fixed), about 110 B a request, and one buffer; chunks of tokens go to disk and are not kept.
+
+Statistics are over the requests whose *intended arrival* lies in the window; the rest is kept in the trace, marked. A
+request that never reached an event counts for it as never, with its age. A cancel that the workload planned is counted
+and left out of every statistic.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen.recording.feed import HistogramFeed
+from loadgen.recording.histograms import HistogramSet
+from loadgen.recording.series import Series, series_of
+from loadgen.recording.stamps import ABSENT, columns_of, gaps_of, measure, stamps_of, with_max_itl
+from loadgen.recording.store import Store
+from loadgen.trace.encode import stamps_in_order
+from loadgen.trace.reader import Trace
+from loadgen.trace.schema import TraceMetadata
+from loadgen.trace.writer import Merged, RowWriter, merge_rows
+from scheduler.request import Outcome, Status
+from tenants.measures.columns import UNDEFINED, Columns, Int64s, StatusCode
+from tenants.measures.histogram import Histogram
+from tenants.measures.percentile import PercentileValue, percentile
+from tenants.slo import Metric
+from tenants.tenant import Tenant
+
+LATENESS_FLOOR_NS = 5_000_000
+LATENESS_SHARE_OF_TTFT = 0.05
+OTHER_TENANTS = "(other)"
+
+_STALLED = frozenset((Status.FAILED, Status.TIMED_OUT, Status.UNFINISHED))
+_MAX_UNKNOWN_TENANTS = 1000
+_FLUSH_NS = 2_000_000_000
+_NO_FLUSH_NS = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Lateness:
+    """The generator's own lateness over the window, and the bound above which a run is invalid: max(5 ms, 5% of the
+    tightest TTFT limit).
+    """
+
+    p50: PercentileValue
+    p99: PercentileValue
+    max_ns: int | None
+    bound_ns: int
+
+    @property
+    def within_bound(self) -> bool:
+        return self.p99.value_ns is None or self.p99.value_ns <= self.bound_ns
+
+
+def lateness_bound_ns(tenants: Sequence[Tenant]) -> int:
+    """The largest P99 of own lateness of a valid run with these tenants."""
+    limits = [o.limit_ns for t in tenants for o in t.slo.objectives if o.metric is Metric.TTFT]
+    limits += [t.slo.ttft_ns for t in tenants if t.slo.ttft_ns is not None]
+    return max(LATENESS_FLOOR_NS, int(LATENESS_SHARE_OF_TTFT * min(limits, default=0)))
+
+
+class Recorder:
+    """``window_ns``: [start, end) of intended arrivals that count. ``run_dir``: where rows go; None records in memory
+    only. Not thread-safe. Outcomes flush the rows every 2 s; call :meth:`flush` as well while nothing ends, and
+    :meth:`close` at the end.
+    """
+
+    def __init__(
+        self,
+        tenants: Sequence[Tenant],
+        window_ns: tuple[int, int],
+        run_dir: Path | None = None,
+        *,
+        metadata: TraceMetadata | None = None,
+        worker: str = "main",
+        batch_rows: int = 256,
+    ) -> None:
+        if window_ns[0] >= window_ns[1]:
+            raise ValueError(f"the window must start before it ends, got [{window_ns[0]}, {window_ns[1]}) ns")
+        self.tenants = tuple(tenants)
+        self.window_ns = window_ns
+        self.run_dir = run_dir
+        self.metadata = metadata or TraceMetadata(window_ns=window_ns)
+        self._histograms = HistogramSet()
+        self._feed = HistogramFeed(self._histograms)
+        self._codes = {tenant.name: code for code, tenant in enumerate(self.tenants)}
+        self._batch_rows = batch_rows
+        self._buffer: list[Outcome] = []
+        self._store = Store()
+        self._errors: Counter[tuple[int, str]] = Counter()
+        self._sent: Counter[int] = Counter()
+        self._disordered = 0
+        self._reasons: list[str] = []
+        self._writer = None
+        if run_dir is not None:
+            self._writer = RowWriter(run_dir, self.metadata, tenants, window_ns, worker=worker)
+        self._flush_at_ns = self._next_flush_ns(0)
+
+    def on_outcome(self, outcome: Outcome) -> None:
+        """Take one outcome, in any order."""
+        self._buffer.append(outcome)
+        if len(self._buffer) >= self._batch_rows or outcome.ended_ns >= self._flush_at_ns:
+            self.flush()
+            self._flush_at_ns = self._next_flush_ns(outcome.ended_ns)
+
+    def on_gaps(self, tenant: str, gaps_ns: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
+        """Token gaps that a simulator measured in bulk: ``counts[i]`` gaps of ``gaps_ns[i]``, of requests whose arrival
+        lies in the window. They are both ITLs and inter-chunk gaps (one token a step); the outcomes then carry no
+        chunks.
+        """
+        code = np.full(len(gaps_ns), self._code(tenant), dtype=np.int32)
+        ok = np.ones(len(gaps_ns), dtype=np.bool_)
+        for metric in (Metric.ITL, Metric.INTER_CHUNK):
+            self._histograms.record_gaps(metric, code, ok, gaps_ns, counts)
+
+    def flush(self) -> None:
+        """Take in what is buffered, and hand the rows to the operating system."""
+        outcomes, self._buffer = self._buffer, []
+        if not outcomes:
+            return
+        if self._writer is not None:
+            self._writer.write(outcomes)
+        stamps = stamps_of(outcomes, self._code)
+        gaps = gaps_of(outcomes)
+        measures = measure(stamps, with_max_itl(stamps, gaps))
+        start, end = self.window_ns
+        in_window = (stamps.arrival >= start) & (stamps.arrival < end)
+        counted = in_window & (stamps.status != StatusCode.CANCEL_PLANNED)
+        self._store.append(stamps, measures, in_window)
+        self._count_errors(outcomes, counted)
+        reached = (stamps.sent != ABSENT) | (stamps.dispatched != ABSENT)
+        self._sent.update(stamps.tenant[in_window & reached].tolist())
+        ok = stamps.status == StatusCode.OK
+        rows = columns_of(stamps, measures, self.names, in_window).select(counted)
+        self._feed.add(rows, measures.lateness[counted])
+        self._feed.add_gaps(gaps, stamps.tenant, ok, counted)
+        self._record_open_gaps(outcomes, stamps.tenant, counted & ~ok)
+
+    def close(self, metadata: TraceMetadata | None = None) -> Merged | None:
+        """Take in the rest, close the rows and merge them into ``requests.parquet`` (None without a run folder).
+        ``metadata`` replaces the header that the run started with.
+        """
+        self.flush()
+        if metadata is not None:
+            self.metadata = metadata
+        if self._writer is None or self.run_dir is None:
+            return None
+        self._writer.close()
+        if not len(self._store):
+            self._writer.write_header()
+        return merge_rows(self.run_dir, metadata=self.metadata)
+
+    def columns(self) -> Columns:
+        """Every row so far, as the measures read them."""
+        self.flush()
+        return self._store.columns(self.names)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Tenant names, in the order of their codes; unknown tenants that turned up stand last."""
+        return tuple(self._codes)
+
+    def histogram(self, metric: Metric, tenant: str | None = None) -> Histogram:
+        """All that was due in the window, of one tenant or of all (None)."""
+        self.flush()
+        self._feed.sync()
+        return self._histograms.all(metric, None if tenant is None else self._codes[tenant])
+
+    def successes(self, metric: Metric, tenant: str | None = None) -> Histogram:
+        """The same of the requests that ended OK."""
+        self.flush()
+        self._feed.sync()
+        return self._histograms.successes(metric, None if tenant is None else self._codes[tenant])
+
+    def error_classes(self, tenant: str | None = None) -> dict[str, int]:
+        """How often each error class occurred in the window, of one tenant or of all (None), most frequent first."""
+        self.flush()
+        counts: Counter[str] = Counter()
+        for (code, error), n in self._errors.items():
+            if tenant is None or self._codes[tenant] == code:
+                counts[error] += n
+        return dict(counts.most_common())
+
+    def sent(self, tenant: str | None = None) -> int:
+        """How many requests of the window were sent on to a server, of one tenant or of all (None)."""
+        self.flush()
+        return sum(n for code, n in self._sent.items() if tenant is None or self._codes[tenant] == code)
+
+    def series(self, tenant: str | None = None) -> Series:
+        """What happened in each second, of one tenant or of all (None)."""
+        self.flush()
+        return series_of(self._store, tenant or "total", None if tenant is None else self._codes[tenant])
+
+    def lateness(self) -> Lateness:
+        """The generator's own lateness over the window."""
+        self.flush()
+        counted = self._store.column("in_window")
+        values: Int64s = self._store.column("lateness")[counted]
+        known = values[values != UNDEFINED]
+        return Lateness(
+            p50=percentile(values, 50.0),
+            p99=percentile(values, 99.0),
+            max_ns=int(known.max()) if len(known) else None,
+            bound_ns=lateness_bound_ns(self.tenants),
+        )
+
+    def invalidate(self, reason: str) -> None:
+        """Mark the run invalid for a reason seen elsewhere (a saturated CPU, an embedded server that fell behind)."""
+        if reason not in self._reasons:
+            self._reasons.append(reason)
+
+    def invalid_reasons(self) -> list[str]:
+        """Why the run must not be believed; empty for a valid one."""
+        reasons = list(self._reasons)
+        late = self.lateness()
+        if not late.within_bound:
+            reasons.append(
+                f"the generator itself fell behind: own lateness P99 {late.p99.format_ms()} "
+                f"exceeds {late.bound_ns / 1e6:.1f} ms (max of 5 ms and 5% of the tightest TTFT limit)"
+            )
+        return reasons
+
+    @property
+    def disordered(self) -> int:
+        """Rows whose stamps contradict each other (marked ``valid: false`` in the trace)."""
+        return self._disordered
+
+    def _next_flush_ns(self, now_ns: int) -> int:
+        # Simulated time says nothing about how long rows have been in memory.
+        timed = self._writer is not None and self.metadata.kind != "simulated"
+        return now_ns + _FLUSH_NS if timed else _NO_FLUSH_NS
+
+    def _code(self, tenant: str) -> int:
+        code = self._codes.get(tenant)
+        if code is None:
+            if len(self._codes) >= len(self.tenants) + _MAX_UNKNOWN_TENANTS:
+                tenant = OTHER_TENANTS
+            code = self._codes.setdefault(tenant, len(self._codes))
+        return code
+
+    def _count_errors(self, outcomes: Sequence[Outcome], counted: NDArray[np.bool_]) -> None:
+        for outcome, counts in zip(outcomes, counted.tolist(), strict=True):
+            if counts and outcome.error_class is not None:
+                self._errors[self._code(outcome.request.tenant), outcome.error_class.value] += 1
+            self._disordered += not stamps_in_order(outcome)
+
+    def _record_open_gaps(
+        self, outcomes: Sequence[Outcome], tenant: NDArray[np.int32], failed: NDArray[np.bool_]
+    ) -> None:
+        """A stream that stalled until it was given up has a gap that never ended; leaving it out would flatter the
+        ITL.
+        """
+        for row in np.flatnonzero(failed).tolist():
+            outcome = outcomes[row]
+            if outcome.status in _STALLED and outcome.last_token_ns is not None:
+                age_ns = outcome.ended_ns - outcome.last_token_ns
+                for metric in (Metric.INTER_CHUNK, Metric.ITL):
+                    self._histograms.record_open_gap(metric, int(tenant[row]), age_ns)
+
+
+def record_trace(trace: Trace, tenants: Sequence[Tenant]) -> Recorder:
+    """A recorder fed with the rows of a finished run, e.g. one that was killed before its summary. The window is the
+    trace's, else all arrivals.
+    """
+    window = trace.metadata.window_ns or (0, int(trace.ints("arrival_ns").max(initial=0)) + 1)
+    recorder = Recorder(tenants, window, metadata=trace.metadata)
+    for outcome in trace.outcomes():
+        recorder.on_outcome(outcome)
+    recorder.flush()
+    return recorder

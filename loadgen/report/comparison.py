@@ -1,0 +1,191 @@
+"""Policies (or runs) side by side: what a report needs, and what it says of them.
+
+Two sources, either or both: *verdicts* of a simulated experiment (a baseline against a raised load, over seeds), and
+*runs*, summaries by label. Where a live and a simulated run have the same policy, they stand beside each other with
+signed errors. A tenant in contract is one whose load the experiment does not raise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from loadgen.offline.fidelity import FidelityRow
+from loadgen.offline.verdicts import Figure, PolicyVerdict
+from loadgen.report.sentences import joined
+from loadgen.report.text import (
+    METRIC_NAMES,
+    NOTHING,
+    figure,
+    latency,
+    percentile_of,
+    rate,
+    share,
+    share_figure,
+    signed_error,
+)
+from loadgen.summary.schema import Summary, TenantSummary
+
+PAIRED_FIGURES = (("ttft", 50.0), ("ttft", 99.0), ("tpot", 50.0), ("itl", 99.0), ("e2e", 50.0), ("e2e", 99.0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FidelityTable:
+    """How well a simulation reproduces a captured run. ``arrivals``: how the simulator made the arrivals that followed
+    an answer, ``regenerated`` or ``recorded``. ``repeats``: the range of each figure over repeats of the live run, by
+    (tenant, metric), in the rows' units.
+    """
+
+    rows: Sequence[FidelityRow]
+    arrivals: str = "regenerated"
+    repeats: Mapping[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """``targets``: promised attainment by tenant. ``in_contract``: the tenants whose load is not raised; ``noisy``:
+    those whose load is. ``baseline``, ``raised``: the two loads in words. ``runs``: by label, live or simulated.
+    """
+
+    verdicts: Sequence[PolicyVerdict] = ()
+    runs: Mapping[str, Summary] = field(default_factory=dict)
+    fidelity: FidelityTable | None = None
+    targets: Mapping[str, float] = field(default_factory=dict)
+    in_contract: Sequence[str] = ()
+    noisy: Sequence[str] = ()
+    baseline: str = "the baseline load"
+    raised: str = "the raised load"
+    notes: Sequence[str] = ()
+
+    @property
+    def tenants(self) -> list[str]:
+        """Every tenant, in order of appearance."""
+        names = [name for verdict in self.verdicts for name in verdict.raised]
+        names += [tenant.tenant for summary in self.runs.values() for tenant in summary.tenants]
+        return list(dict.fromkeys(names))
+
+    @property
+    def has_intervals(self) -> bool:
+        """False with fewer than five seeds: then no policy has a verdict."""
+        return any(verdict.throughput.interval is not None for verdict in self.verdicts)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A live run and the simulation of the same policy, by their labels."""
+
+    live: str
+    simulated: str
+
+
+def pairs_of(runs: Mapping[str, Summary]) -> list[Pair]:
+    """For each live run the simulated one of the same policy and options; with the same policy alone when none has the
+    same options. A simulation belongs to one live run at most.
+    """
+    free = [label for label, summary in runs.items() if summary.kind == "simulated"]
+    pairs = []
+    for label, live in runs.items():
+        if live.kind == "simulated":
+            continue
+        same = [other for other in free if runs[other].policy == live.policy]
+        same.sort(key=lambda other: (runs[other].policy_options or {}) != (live.policy_options or {}))
+        if same:
+            free.remove(same[0])
+            pairs.append(Pair(label, same[0]))
+    return pairs
+
+
+def judged(found: Figure, target: float | None) -> str:
+    """A verdict on an attainment over seeds: the interval decides, as for a run; without one it is undecided."""
+    if target is None or found.value is None:
+        return "no_slo"
+    if found.interval is None:
+        return "undecided"
+    if found.interval.low >= target:
+        return "kept"
+    return "broken" if found.interval.high < target else "undecided"
+
+
+def answer(comparison: Comparison) -> str:
+    """What the comparison found, in one sentence."""
+    if comparison.verdicts:
+        return _best_policy(comparison)
+    kept = [label for label, summary in comparison.runs.items() if summary.verdict == "kept"]
+    if not kept:
+        return f"None of the {len(comparison.runs)} runs shows that every tenant kept its SLO."
+    return f"{len(kept)} of {len(comparison.runs)} runs kept every tenant's SLO: {joined(kept)}."
+
+
+def _best_policy(comparison: Comparison) -> str:
+    contract = comparison.in_contract or comparison.tenants
+    promised = [name for name in contract if name in comparison.targets]
+    who = "every tenant in contract" if comparison.in_contract else "every tenant"
+    best = min(comparison.verdicts, key=_rank)
+    figures = (
+        [f"worst attainment {share_figure(best.worst_attainment)}"] if best.worst_attainment.value is not None else []
+    )
+    figures.append(f"P99 decay {figure(best.decay_in_contract)}")
+    if best.throughput_ratio.value is not None:
+        percent = f"{100 * best.throughput_ratio.value:.1f}%"
+        figures.append(f"{percent} of the throughput of {comparison.verdicts[0].label}")
+    said = f"best is {best.label} ({', '.join(figures)})"
+    if not promised:
+        return f"Under {comparison.raised}, {said}."
+    kept = [
+        verdict.label
+        for verdict in comparison.verdicts
+        if all(judged(verdict.raised[name].attainment, comparison.targets[name]) == "kept" for name in promised)
+    ]
+    if not kept:
+        return f"Under {comparison.raised} no policy is shown to keep the SLO of {who}; {said}."
+    verb = "keeps" if len(kept) == 1 else "keep"
+    return f"Under {comparison.raised}, {joined(kept)} {verb} the SLO of {who}; {said}."
+
+
+def _rank(verdict: PolicyVerdict) -> tuple[float, float]:
+    """Attainment decides to three decimals, since the seeds decide the rest; then the decay."""
+    worst, decay = verdict.worst_attainment.value, verdict.decay_in_contract.value
+    return (-round(worst, 3) if worst is not None else 0.0, decay if decay is not None else float("inf"))
+
+
+@dataclass(frozen=True, slots=True)
+class PairRow:
+    """One figure of a live run and of its simulation, as text; ``error`` is signed, simulated / live - 1."""
+
+    tenant: str
+    figure: str
+    live: str
+    simulated: str
+    error: str
+
+
+def pair_rows(live: Summary, simulated: Summary) -> list[PairRow]:
+    """Latencies (ms) and attainment of every tenant that both have, then the throughput."""
+    rows = []
+    others = {tenant.tenant: tenant for tenant in simulated.tenants}
+    for tenant in live.tenants:
+        other = others.get(tenant.tenant)
+        if other is not None:
+            rows += [_latency_row(tenant, other, metric, p) for metric, p in PAIRED_FIGURES]
+            rows.append(_attainment_row(tenant, other))
+    measured, predicted = (run.total.throughput.output_tokens_per_s for run in (live, simulated))
+    error = predicted / measured - 1 if measured else None
+    rows.append(PairRow("all", "output tokens/s", rate(measured), rate(predicted), signed_error(error)))
+    return [row for row in rows if row.live != NOTHING or row.simulated != NOTHING]
+
+
+def _latency_row(live: TenantSummary, simulated: TenantSummary, metric: str, p: float) -> PairRow:
+    measured, predicted = percentile_of(live, metric, p), percentile_of(simulated, metric, p)
+    error = None
+    if measured and predicted and measured.value_ms and predicted.value_ms is not None:
+        error = predicted.value_ms / measured.value_ms - 1
+    name = f"{METRIC_NAMES[metric]} P{p:g}, ms"
+    return PairRow(live.tenant, name, latency(measured), latency(predicted), signed_error(error))
+
+
+def _attainment_row(live: TenantSummary, simulated: TenantSummary) -> PairRow:
+    shares = [None if run.attainment is None else run.attainment.share for run in (live, simulated)]
+    error = NOTHING
+    if shares[0] is not None and shares[1] is not None:
+        error = f"{100 * (shares[1] - shares[0]):+.1f} points"
+    return PairRow(live.tenant, "attainment", share(shares[0]), share(shares[1]), error)

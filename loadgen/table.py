@@ -1,0 +1,226 @@
+"""Summaries as tables for the terminal (rich). The words carry everything: colour only repeats them.
+
+The title says which loop made the load (open: arrivals come from a schedule; closed: from users who wait) and which
+part of the run was measured. A percentile that falls among requests that never got there prints ``> age``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from loadgen.summary.schema import AttainmentSummary, MetricSummary, Percentile, Summary, TenantSummary
+
+_VERDICT_STYLE = {"kept": "green", "broken": "bold red", "undecided": "yellow", "no_slo": "dim"}
+_VERDICT_WORD = {"kept": "kept", "broken": "BROKEN", "undecided": "undecided", "no_slo": "no SLO"}
+
+
+def title_of(summary: Summary) -> str:
+    """``open loop, measured 10.0 s to 310.0 s, policy wfq``; who queues when it is not us."""
+    start, end = summary.window_s
+    queue = f"policy {summary.policy or 'none'}" if summary.queueing == "policy" else "queueing: target"
+    simulated = "simulated, " if summary.kind == "simulated" else ""
+    return f"{simulated}{summary.load_mode} loop, measured {start:.1f} s to {end:.1f} s, {queue}"
+
+
+def tenant_table(summary: Summary) -> RenderableType:
+    """One row a tenant and one for all, latencies in ms; below it what makes the run invalid or doubtful."""
+    table = Table(
+        title=title_of(summary),
+        box=box.SIMPLE_HEAD,
+        collapse_padding=True,
+        pad_edge=False,
+        title_justify="left",
+        caption_justify="left",
+    )
+    table.caption = "ms from the intended arrival, TPOT per token; percentiles count what never finished"
+    table.add_column("tenant", overflow="fold", min_width=6)
+    for name in ("requests", "ok/fail/shed", "TTFT P50", "P99", "TPOT P50", "E2E P99", "attained"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    for tenant in summary.tenants:
+        table.add_row(*_cells(tenant))
+    if len(summary.tenants) > 1:
+        table.add_section()
+        table.add_row(*_cells(summary.total))
+    return Group(*banner(summary), table, *(Text(f"note: {warning}") for warning in summary.warnings))
+
+
+def banner(summary: Summary) -> list[Text]:
+    """What stands above every report of an invalid run; nothing for a valid one."""
+    return [Text(f"INVALID RUN: {reason}", style="bold red") for reason in summary.validity.reasons]
+
+
+def verdict_text(verdict: str) -> Text:
+    return Text(_VERDICT_WORD.get(verdict, verdict), style=_VERDICT_STYLE.get(verdict, ""))
+
+
+def _cells(tenant: TenantSummary) -> list[RenderableType]:
+    ended = tenant.statuses
+    ok, shed = ended.get("ok", 0), ended.get("shed", 0)
+    return [
+        tenant.tenant,
+        f"{tenant.requests:,}",
+        f"{ok:,}/{tenant.requests - ok - shed:,}/{shed:,}",
+        _figure(tenant, "ttft", 50.0),
+        _figure(tenant, "ttft", 99.0),
+        _figure(tenant, "tpot", 50.0),
+        _figure(tenant, "e2e", 99.0),
+        attainment_text(tenant.attainment),
+        verdict_text(tenant.verdict),
+    ]
+
+
+def attainment_text(attained: AttainmentSummary | None) -> str:
+    """``99.2%``, cut and not rounded (99.996% is not 100%); ``-`` without limits or requests."""
+    if attained is None or attained.share is None:
+        return "-"
+    return f"{int(attained.share * 1000 + 1e-9) / 10:.1f}%"
+
+
+def _figure(tenant: TenantSummary, metric: str, p: float) -> str:
+    try:
+        return latency_text(tenant.metric(metric).at(p))
+    except KeyError:
+        return "-"
+
+
+def latency_text(found: Percentile) -> str:
+    """A latency in ms with about three digits: ``7.31``, ``84.2``, ``1,204``, ``> 30,000``, ``-``."""
+    if found.beyond_ms is not None:
+        return "> " + _short(found.beyond_ms)
+    return "-" if found.value_ms is None else _short(found.value_ms)
+
+
+def _short(value_ms: float) -> str:
+    if value_ms < 10:
+        return f"{value_ms:.2f}"
+    return f"{value_ms:.1f}" if value_ms < 1000 else f"{value_ms:,.0f}"
+
+
+def percentile_table(summary: Summary, tenant: TenantSummary) -> Table:
+    """Every metric and percentile of one tenant, the successes' beside those of all requests."""
+    table = Table(
+        title=f"{tenant.tenant}: {title_of(summary)} (ms)",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        collapse_padding=True,
+        pad_edge=False,
+    )
+    table.add_column("metric", no_wrap=True)
+    table.add_column("of", no_wrap=True)
+    table.add_column("count", justify="right")
+    for p in summary.percentiles:
+        table.add_column(f"P{p:g}", justify="right", no_wrap=True)
+    for metric in tenant.metrics:
+        if not metric.count:
+            continue
+        table.add_row(*_percentile_cells(metric, "all", metric.count, metric.percentiles))
+        if metric.never:
+            good = metric.successes
+            table.add_row(*_percentile_cells(metric, "ok only", good.count, good.percentiles))
+    return table
+
+
+def _percentile_cells(metric: MetricSummary, of: str, count: int, found: Sequence[Percentile]) -> list[str]:
+    return [metric.metric, of, f"{count:,}", *(latency_text(percentile) for percentile in found)]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One figure of a comparison. ``better``: True or False when it is clearly so against the reference, None when
+    nothing is claimed; a mark says it beside the colour.
+    """
+
+    text: str
+    better: bool | None = None
+
+
+def comparison_table(
+    title: str,
+    columns: Sequence[str],
+    rows: Mapping[tuple[str, str], Sequence[Cell | str]],
+    *,
+    caption: str | None = None,
+) -> Table:
+    """A table of (group, name) rows, e.g. (policy, tenant) or (tenant, metric); a group's name is printed once. Raises
+    ValueError for a row of another width.
+    """
+    table = Table(
+        title=title,
+        title_justify="left",
+        caption=caption,
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        collapse_padding=True,
+        pad_edge=False,
+    )
+    group_name, name, *figures = columns
+    table.add_column(group_name, overflow="fold", min_width=6)
+    table.add_column(name, overflow="fold", min_width=6)
+    for figure in figures:
+        table.add_column(figure, justify="right", no_wrap=True)
+    previous: str | None = None
+    for (group, row), cells in rows.items():
+        if len(cells) != len(figures):
+            raise ValueError(f"row ({group}, {row}) has {len(cells)} figures, the table has {len(figures)}")
+        if previous is not None and group != previous:
+            table.add_section()
+        table.add_row("" if group == previous else group, row, *(_cell_text(cell) for cell in cells))
+        previous = group
+    return table
+
+
+def _cell_text(cell: Cell | str) -> Text:
+    if isinstance(cell, str):
+        return Text(cell)
+    if cell.better is None:
+        return Text(cell.text)
+    return Text(f"{cell.text} +", style="green") if cell.better else Text(f"{cell.text} !", style="bold red")
+
+
+def policy_table(runs: Mapping[str, Summary], *, title: str = "policies") -> Table:
+    """Policies (or runs) by tenant: TTFT P50 and P99, E2E P99, attainment, verdict."""
+    rows: dict[tuple[str, str], list[Cell | str]] = {}
+    for name, summary in runs.items():
+        for tenant in summary.tenants:
+            figures: list[Cell | str] = [
+                _figure(tenant, metric, p) for metric, p in (("ttft", 50.0), ("ttft", 99.0), ("e2e", 99.0))
+            ]
+            better = {"kept": True, "broken": False}.get(tenant.verdict)
+            verdict = Cell(_VERDICT_WORD.get(tenant.verdict, tenant.verdict), better)
+            rows[name, tenant.tenant] = [*figures, attainment_text(tenant.attainment), verdict]
+    columns = ("policy", "tenant", "TTFT P50", "TTFT P99", "E2E P99", "attained", "verdict")
+    return comparison_table(title, columns, rows, caption="ms; + kept, ! broken; percentiles count what never finished")
+
+
+def live_versus_simulated_table(live: Summary, simulated: Summary) -> Table:
+    """How well a simulation reproduces the run it was calibrated on: value, prediction, signed error, by tenant and
+    metric.
+    """
+    rows: dict[tuple[str, str], list[Cell | str]] = {}
+    for tenant in live.tenants:
+        try:
+            other = simulated.tenant(tenant.tenant)
+        except KeyError:
+            continue
+        for metric, p in (("ttft", 50.0), ("ttft", 99.0), ("tpot", 50.0), ("e2e", 99.0)):
+            measured, predicted = tenant.metric(metric).at(p), other.metric(metric).at(p)
+            rows[tenant.tenant, f"{metric.upper()} P{p:g}"] = [
+                latency_text(measured),
+                latency_text(predicted),
+                _error_text(measured, predicted),
+            ]
+    columns = ("tenant", "metric", "live", "simulated", "error")
+    return comparison_table("live versus simulated (ms)", columns, rows)
+
+
+def _error_text(measured: Percentile, predicted: Percentile) -> str:
+    if not measured.value_ms or predicted.value_ms is None:
+        return "-"
+    return f"{100 * (predicted.value_ms / measured.value_ms - 1):+.1f}%"

@@ -1,0 +1,98 @@
+"""Results of vLLM's ``bench serve --save-result --save-detailed``: one JSON object with parallel lists.
+
+Read: ``input_lens``, ``output_lens``, ``ttfts``, ``itls`` (s; gaps between chunks), ``start_times`` (s, monotonic
+clock), ``errors`` (empty text: none), and, of newer versions, ``queue_times`` (s waited for ``--max-concurrency``
+before the start) and ``latencies``. The arrival is start - queue time: leaving that wait out would hide the overload
+that caused it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen.trace.errors import TraceError
+from loadgen.trace.public.capture import chunk_offsets_us
+from loadgen.trace.public.text import lines_of
+from loadgen.trace.rows import UNKNOWN, Measured, TraceRows, sorted_by_arrival
+from tenants.measures.columns import Int64s
+
+NAME = "vllm_bench"
+TITLE = "vLLM `bench serve --save-result --save-detailed` (one JSON object: input_lens, ttfts, itls, start_times, ...)"
+_DETAILED = ("input_lens", "output_lens", "ttfts", "itls", "start_times", "errors")
+
+
+def matches(head: str) -> bool:
+    return head.lstrip().startswith("{") and '"request_throughput"' in head and '"total_input_tokens"' in head
+
+
+def read(path: Path) -> TraceRows:
+    """Raises TraceError with the row (the position in the lists) and the list."""
+    result = _load(path)
+    missing = [name for name in _DETAILED if name not in result]
+    if missing:
+        raise TraceError(path, f"no {', '.join(missing)}: was it written without --save-detailed?")
+    lists: dict[str, list[Any]] = {name: result[name] for name in _DETAILED}
+    n = len(lists["start_times"])
+    for name, values in lists.items():
+        if len(values) != n:
+            raise TraceError(path, f"{len(values)} entries, start_times has {n}", column=name)
+    failed = np.array([bool(error) for error in lists["errors"]], dtype=np.bool_)
+    sent = _filled(_ns(path, "start_times", lists["start_times"]))
+    waited = _ns(path, "queue_times", result.get("queue_times") or [0.0] * n)
+    ttft = _ns(path, "ttfts", lists["ttfts"])
+    offsets = [
+        chunk_offsets_us(path, row + 1, "itls", gaps, us_per_unit=1_000_000) for row, gaps in enumerate(lists["itls"])
+    ]
+    # A failed request has a first token only when one was stamped.
+    reached = ~failed | (ttft > 0)
+    spans = np.array([int(chunks[-1]) * 1000 for chunks in offsets], dtype=np.int64)
+    latency = _ns(path, "latencies", result.get("latencies") or [0.0] * n)
+    output = np.array(lists["output_lens"], dtype=np.int64)
+    rows = TraceRows(
+        source=NAME,
+        arrival_ns=sent - waited,
+        prompt_tokens=np.array(lists["input_lens"], dtype=np.int64),
+        output_tokens=np.where(failed | (output <= 0), UNKNOWN, output),
+        measured=Measured(
+            sent_ns=sent,
+            ttft_ns=np.where(reached, ttft, UNKNOWN),
+            end_ns=sent + np.maximum(latency, np.where(reached, ttft + spans, 0)),
+            offsets_us=tuple(offsets),
+            ok=~failed,
+        ),
+        load_mode="closed" if result.get("max_concurrency") and str(result.get("request_rate")) == "inf" else "open",
+    )
+    return sorted_by_arrival(rows)
+
+
+def _load(path: Path) -> dict[str, Any]:
+    text = "\n".join(line for _, line in lines_of(path))
+    try:
+        result = msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise TraceError(
+            path, f"not one JSON object ({error}); a file of several results must be split first"
+        ) from error
+    if not isinstance(result, dict):
+        raise TraceError(path, "one JSON object is expected")
+    return result
+
+
+def _ns(path: Path, column: str, values: list[Any]) -> Int64s:
+    try:
+        return np.rint(np.array(values, dtype=np.float64) * 1e9).astype(np.int64)
+    except (TypeError, ValueError) as error:
+        raise TraceError(path, "a list of numbers is expected", column=column) from error
+
+
+def _filled(starts: Int64s) -> NDArray[np.int64]:
+    """A request that failed before it was stamped has start 0: it is placed at the start of the one before it."""
+    known = np.where(starts > 0, np.arange(len(starts)), -1)
+    index = np.maximum.accumulate(known)
+    first = int(np.argmax(starts > 0)) if (starts > 0).any() else 0
+    return starts[np.where(index < 0, first, index)]

@@ -1,0 +1,264 @@
+"""The workload of a run: every request of every tenant, as a stream in order of arrival.
+
+Open loop: ``absolute`` streams the schedule. Closed loop: ``start_closed`` gives every user's first request, and
+``after`` the request that follows an outcome (of a user, or the next turn of a session). The stream of a tenant depends
+on the seed, its name and its own traffic only, so raising one tenant leaves the others' arrivals and lengths as they
+were.
+
+Ids: ``absolute`` counts from 0 in order of arrival. Closed-loop requests count from 0 too (from 2^32 beside open-loop
+tenants), interleaved by tenant. Later turns of a session: see :mod:`loadgen.workload.sessions`. So an id names the same
+request in a live run and in its simulation, whichever finished first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from heapq import merge
+from typing import Protocol
+
+import numpy as np
+
+from loadgen.workload.arrivals import expected_arrivals
+from loadgen.workload.blocks import BLOCK_TOKENS
+from loadgen.workload.intensity import next_open_ns, open_parts
+from loadgen.workload.sessions import Conversation, following
+from loadgen.workload.streams import TenantStream
+from scheduler.request import Outcome, Request, Status
+from tenants.tenant import Tenant
+from tenants.traffic import Traffic
+
+CLOSED_IDS = 1 << 32
+_BATCH = 4096
+_SHARE_LEAST = 128
+
+
+class Source(Protocol):
+    """Where a run, live or simulated, gets its requests."""
+
+    @property
+    def tenants(self) -> tuple[Tenant, ...]: ...
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens in each of ``Request.prefix_blocks``."""
+
+    @property
+    def expected_requests(self) -> float | None:
+        """The mean number of requests; None when it depends on the server (closed loop without a limit)."""
+
+    def absolute(self) -> Iterator[Request]:
+        """The schedule, ascending by (arrival_ns, id). May be called once."""
+
+    def start_closed(self, now_ns: int) -> list[Request]:
+        """The first request of every closed-loop user, ascending by (arrival_ns, id)."""
+
+    def after(self, outcome: Outcome) -> Request | None:
+        """What arrives because ``outcome`` happened; its arrival may lie in the future (think time)."""
+
+
+class Workload:
+    """See the module docstring and :class:`Source`.
+
+    ``duration_s``: requests arrive in [0, duration); None: until ``num_prompts`` requests were made (then no process
+    may depend on the duration). ``growth``: tenant name -> factor on its load. Raises ValueError that says what is
+    wrong.
+    """
+
+    def __init__(
+        self,
+        tenants: Sequence[tuple[Tenant, Traffic]],
+        *,
+        duration_s: float | None,
+        seed: int = 0,
+        num_prompts: int | None = None,
+        growth: Mapping[str, float] | None = None,
+        block_tokens: int = BLOCK_TOKENS,
+    ) -> None:
+        _check(tenants, duration_s, num_prompts, growth or {})
+        growth = growth or {}
+        self._duration_s = math.inf if duration_s is None else duration_s
+        self._end_ns = math.inf if duration_s is None else round(duration_s * 1e9)
+        self._limit = num_prompts
+        self._made = 0
+        self._seed = seed
+        self._block_tokens = block_tokens
+        self._streams = [
+            TenantStream(
+                tenant,
+                traffic.grown(growth.get(tenant.name, 1.0)),
+                seed=seed,
+                duration_s=self._duration_s,
+                block_tokens=block_tokens,
+            )
+            for tenant, traffic in tenants
+        ]
+        self._by_name = {stream.tenant.name: stream for stream in self._streams}
+        self._open = [stream for stream in self._streams if not stream.closed]
+        self._closed = [stream for stream in self._streams if stream.closed]
+        self._parts = {s.tenant.name: open_parts(s.traffic.arrivals, self._duration_s) for s in self._closed}
+        self._closed_base = CLOSED_IDS if self._open else 0
+        self._closed_made = dict.fromkeys((stream.tenant.name for stream in self._closed), 0)
+        self._conversations: dict[str, Conversation] = {}
+
+    @property
+    def tenants(self) -> tuple[Tenant, ...]:
+        return tuple(stream.tenant for stream in self._streams)
+
+    @property
+    def block_tokens(self) -> int:
+        return self._block_tokens
+
+    @property
+    def expected_requests(self) -> float | None:
+        if self._closed:
+            return self._limit
+        expected = sum(expected_arrivals(stream.traffic.arrivals, self._duration_s) for stream in self._open)
+        return expected if self._limit is None else min(expected, self._limit)
+
+    def absolute(self) -> Iterator[Request]:
+        if self._limit is None:
+            yield from self._merged()
+            return
+        for request in self._merged():
+            if not self._may_make():
+                return
+            yield request
+
+    def start_closed(self, now_ns: int) -> list[Request]:
+        users = [(i, stream) for stream in self._closed for i in range(stream.traffic.arrivals.users or 0)]
+        first = []
+        # By turns, so that a limit on the requests leaves no tenant without users.
+        for _, stream in sorted(users, key=lambda user: user[0]):
+            request = self._of_user(stream, now_ns)
+            if request is not None:
+                first.append(request)
+        return sorted(first, key=lambda request: (request.arrival_ns, request.id))
+
+    def after(self, outcome: Outcome) -> Request | None:
+        previous = outcome.request
+        stream = self._by_name.get(previous.tenant)
+        if stream is None or outcome.status is Status.UNFINISHED:
+            return None
+        end_ns = end_of(outcome)
+        pause_ns = 0 if outcome.status is Status.OK else round(stream.traffic.arrivals.failure_pause_s * 1e9)
+        turn = self._next_turn(stream, previous, end_ns, pause_ns)
+        if turn is not None:
+            return turn
+        if not stream.closed:
+            return None
+        think_ns = round(stream.traffic.arrivals.think_s * 1e9)
+        request = self._of_user(stream, end_ns + max(think_ns, pause_ns))
+        return None if request is None else following(request, previous, end_ns)
+
+    def _merged(self) -> Iterator[Request]:
+        """Batches up to the instant to which every tenant's arrivals are known: one sort a batch, so that ids, lengths
+        and requests are made in bulk.
+        """
+        share = max(_SHARE_LEAST, _BATCH // max(1, len(self._open)))
+        next_id = 0
+        while True:
+            heads = [(stream, due) for stream in self._open if len(due := stream.pending())]
+            if not heads:
+                return
+            horizon = min(int(due[min(len(due), share) - 1]) for _, due in heads)
+            taken = [(stream, stream.take_until(horizon)) for stream, due in heads if due[0] <= horizon]
+            times = np.concatenate([due for _, due in taken])
+            ranks = np.empty(len(times), dtype=np.int64)
+            ranks[np.argsort(times, kind="stable")] = np.arange(len(times))
+            batch: list[Request] = [None] * len(times)  # type: ignore[list-item]  # every place is filled below
+            start = 0
+            for stream, due in taken:
+                places = ranks[start : start + len(due)]
+                start += len(due)
+                made = self._starts(stream, (places + next_id).tolist(), due.tolist())
+                for place, request in zip(places.tolist(), made, strict=True):
+                    batch[place] = request
+            next_id += len(times)
+            yield from batch
+
+    def _starts(self, stream: TenantStream, ids: list[int], arrivals_ns: list[int]) -> list[Request]:
+        turns = stream.turns(len(ids))
+        if turns is None:
+            return stream.requests(ids, arrivals_ns)
+        return [self._converse(stream, n, i, t) for n, i, t in zip(turns, ids, arrivals_ns, strict=True)]
+
+    def _converse(self, stream: TenantStream, turns: int, first_id: int, arrival_ns: int) -> Request:
+        conversation = Conversation(
+            stream, turns=turns, first_id=first_id, seed=self._seed, block_tokens=self._block_tokens
+        )
+        if turns > 1:
+            self._conversations[conversation.session_id] = conversation
+        return conversation.turn(0, arrival_ns)
+
+    def _next_turn(self, stream: TenantStream, previous: Request, end_ns: int, pause_ns: int) -> Request | None:
+        """The next turn of the session of ``previous``. It comes whatever became of the last one: else a policy that
+        sheds would thin its own load.
+        """
+        if previous.session_id is None or stream.traffic.sessions is None:
+            return None
+        conversation = self._conversations.pop(previous.session_id, None)
+        if conversation is None:
+            return None
+        arrival_ns = end_ns + max(round(stream.traffic.sessions.think_s * 1e9), pause_ns)
+        if arrival_ns >= self._end_ns or not self._may_make():
+            return None
+        turn = previous.turn + 1
+        if turn + 1 < conversation.turns:
+            self._conversations[previous.session_id] = conversation
+        return following(conversation.turn(turn, arrival_ns), previous, end_ns)
+
+    def _of_user(self, stream: TenantStream, at_ns: int) -> Request | None:
+        """A closed-loop request at ``at_ns``, or when the tenant is next active; None when the run is over by then."""
+        name = stream.tenant.name
+        arrival_ns = next_open_ns(self._parts[name], at_ns)
+        if arrival_ns is None or arrival_ns >= self._end_ns or not self._may_make():
+            return None
+        number = self._closed_made[name]
+        self._closed_made[name] = number + 1
+        request_id = self._closed_base + number * len(self._closed) + self._closed.index(stream)
+        return self._starts(stream, [request_id], [arrival_ns])[0]
+
+    def _may_make(self) -> bool:
+        if self._limit is not None and self._made >= self._limit:
+            return False
+        self._made += 1
+        return True
+
+
+def from_start(source: Source) -> Iterator[Request]:
+    """All that arrives whatever the server does, ascending by (arrival_ns, id): the first request of every closed-loop
+    user, and the schedule.
+    """
+    users = source.start_closed(0)
+    if not users:
+        return source.absolute()
+    return merge(users, source.absolute(), key=lambda request: (request.arrival_ns, request.id))
+
+
+def end_of(outcome: Outcome) -> int:
+    """The instant at which the client knew the answer, or that there will be none."""
+    return outcome.ended_ns if outcome.finished_ns is None else outcome.finished_ns
+
+
+def _check(
+    tenants: Sequence[tuple[Tenant, Traffic]],
+    duration_s: float | None,
+    num_prompts: int | None,
+    growth: Mapping[str, float],
+) -> None:
+    names = [tenant.name for tenant, _ in tenants]
+    if not names:
+        raise ValueError("the workload has no tenant; give at least one")
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"tenants named twice: {', '.join(twice)}; every tenant needs a name of its own")
+    unknown = sorted(set(growth) - set(names))
+    if unknown:
+        raise ValueError(f"growth names unknown tenants: {', '.join(unknown)}; known: {', '.join(names)}")
+    if duration_s is None and num_prompts is None:
+        raise ValueError("the workload has no end; give duration_s, num_prompts or both")
+    if duration_s is not None and not (math.isfinite(duration_s) and duration_s > 0):
+        raise ValueError(f"duration_s is {duration_s}; a finite number of seconds > 0 would be right")
+    if num_prompts is not None and num_prompts < 1:
+        raise ValueError(f"num_prompts is {num_prompts}; at least 1 would be right")

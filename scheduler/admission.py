@@ -1,0 +1,139 @@
+"""Who may enter the queue: per-tenant limits, judged at arrival, each refusal with its reason.
+
+* ``max_queued``: a full queue refuses;
+* ``requests_per_s``, ``tokens_per_s`` (prompt plus estimated output): token buckets; the refusal says when to come back;
+* ``shed_out_of_contract``: the contract's bucket, charged at arrival with the estimated cost and corrected at the end,
+  is negative: work beyond the contracted share goes first;
+* ``reject_late``: ``now + own backlog / own share of the service rate + own prefill > arrival + TTFT limit``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from scheduler.bucket import TokenBucket
+from scheduler.cost import CostModel, OutputEstimate
+from scheduler.events import Reject, RejectReason
+from scheduler.request import Request
+from scheduler.service_rate import ServiceRate
+from tenants.tenant import Tenant
+
+_START_RATE = 12_000.0
+
+
+class _Account:
+    __slots__ = ("contract", "estimate", "queued", "queued_cost", "requests", "tenant", "tokens")
+
+    def __init__(self, tenant: Tenant) -> None:
+        self.queued = 0
+        self.queued_cost = 0.0
+        self.estimate = OutputEstimate(tenant)
+        self.requests: TokenBucket | None = None
+        self.tokens: TokenBucket | None = None
+        self.contract: TokenBucket | None = None
+        self.configure(tenant)
+
+    def configure(self, tenant: Tenant) -> None:
+        limits, contract = tenant.limits, tenant.contract
+        self.tenant = tenant
+        self.requests = _rate_limit(limits.requests_per_s, limits.burst_s, self.requests)
+        self.tokens = _rate_limit(limits.tokens_per_s, limits.burst_s, self.tokens)
+        promised = contract if limits.shed_out_of_contract else None
+        self.contract = None if promised is None else _bucket(promised.rate, promised.burst, self.contract)
+
+
+def _rate_limit(rate: float | None, burst_s: float, present: TokenBucket | None) -> TokenBucket | None:
+    return None if rate is None else _bucket(rate, max(rate * burst_s, 1.0), present)
+
+
+def _bucket(rate: float, burst: float, present: TokenBucket | None) -> TokenBucket:
+    """A new bucket starts full; one whose terms did not change keeps its level, so no change forgives a debt."""
+    if present is not None and (present.rate, present.burst) == (rate, burst):
+        return present
+    return TokenBucket(rate, burst)
+
+
+class Admission:
+    """Asked once per arrival; told about every change of the queue."""
+
+    def __init__(self, tenants: Iterable[Tenant], cost: CostModel, prefill_rate: float) -> None:
+        self._cost = cost
+        self._prefill_rate = prefill_rate
+        self._accounts: dict[str, _Account] = {}
+        self._admitted: dict[int, tuple[_Account, float]] = {}
+        self._rate = ServiceRate(_START_RATE)
+        self.set_tenants(tenants)
+
+    def set_tenants(self, tenants: Iterable[Tenant]) -> None:
+        accounts = {}
+        for tenant in tenants:
+            account = self._accounts.get(tenant.name)
+            if account is None:
+                account = _Account(tenant)
+            elif account.tenant != tenant:
+                account.configure(tenant)
+            accounts[tenant.name] = account
+        self._accounts = accounts
+
+    def refusal(self, request: Request, now_ns: int) -> Reject | None:
+        """None admits (and charges) the request. Raises nothing; an unknown tenant is a refusal too."""
+        account = self._accounts.get(request.tenant)
+        if account is None:
+            return Reject(request.id, RejectReason.UNKNOWN_TENANT)
+        output_tokens = account.estimate.of(request)
+        cost = self._cost.of(request.prompt_tokens, output_tokens)
+        tokens = request.prompt_tokens + output_tokens
+        limits = account.tenant.limits
+        if limits.max_queued is not None and account.queued >= limits.max_queued:
+            return Reject(request.id, RejectReason.QUEUE_FULL)
+        if account.contract is not None and account.contract.level(now_ns) < 0:
+            return Reject(request.id, RejectReason.OUT_OF_CONTRACT, account.contract.wait_ns(0.0, now_ns))
+        if limits.reject_late and self._is_late(account, request, now_ns):
+            return Reject(request.id, RejectReason.DEADLINE)
+        if account.tokens is not None and account.tokens.level(now_ns) < min(tokens, account.tokens.burst):
+            return Reject(request.id, RejectReason.TOKEN_LIMIT, account.tokens.wait_ns(tokens, now_ns))
+        if account.requests is not None and not account.requests.take(1, now_ns):
+            return Reject(request.id, RejectReason.RATE_LIMIT, account.requests.wait_ns(1, now_ns))
+        if account.tokens is not None:
+            account.tokens.charge(tokens, now_ns)
+        if account.contract is not None:
+            account.contract.charge(cost, now_ns)
+        account.queued += 1
+        account.queued_cost += cost
+        self._admitted[request.id] = (account, cost)
+        return None
+
+    def _is_late(self, account: _Account, request: Request, now_ns: int) -> bool:
+        limit_ns = account.tenant.slo.ttft_ns
+        if limit_ns is None:
+            return False
+        busy = sum(a.tenant.weight for a in self._accounts.values() if a.queued or a is account)
+        rate = self._rate.value * account.tenant.weight / busy
+        wait_s = account.queued_cost / rate + request.prompt_tokens / self._prefill_rate
+        return now_ns + wait_s * 1e9 > request.arrival_ns + limit_ns
+
+    def left_queue(self, request_id: int, *, dispatched: bool) -> None:
+        """A request was dispatched, or left the queue for good."""
+        account, cost = self._admitted[request_id]
+        account.queued -= 1
+        account.queued_cost -= cost
+        if dispatched:
+            self._rate.dispatched(cost)
+
+    def requeued(self, request_id: int) -> None:
+        account, cost = self._admitted[request_id]
+        account.queued += 1
+        account.queued_cost += cost
+        self._rate.dispatched(-cost)
+
+    def ended(self, request_id: int, prompt_tokens: int, output_tokens: int, now_ns: int) -> None:
+        """The truth about a request that was admitted; corrects the contract's bucket and the estimate."""
+        account, cost = self._admitted.pop(request_id)
+        if account.contract is not None:
+            account.contract.charge(self._cost.of(prompt_tokens, output_tokens) - cost, now_ns)
+        if output_tokens > 0:
+            account.estimate.learn(output_tokens)
+
+    def observe(self, now_ns: int, *, backlogged: bool) -> None:
+        """Keeps the learnt service rate up to date."""
+        self._rate.observe(now_ns, backlogged=backlogged)

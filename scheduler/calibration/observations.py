@@ -1,0 +1,105 @@
+"""What calibration reads: the stamps and lengths of the requests of one captured run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Int64s = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Observations:
+    """Successful requests with at least one output token, as parallel arrays. ``sent_ns``: when the server could first
+    know of the request; ``name`` says where they come from."""
+
+    name: str
+    sent_ns: Int64s
+    first_ns: Int64s
+    last_ns: Int64s
+    prompt_tokens: Int64s
+    output_tokens: Int64s
+
+    def __len__(self) -> int:
+        return len(self.sent_ns)
+
+    def take(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> Observations:
+        """Some of the rows, by index or mask."""
+        return Observations(
+            self.name,
+            self.sent_ns[rows],
+            self.first_ns[rows],
+            self.last_ns[rows],
+            self.prompt_tokens[rows],
+            self.output_tokens[rows],
+        )
+
+
+class Activity:
+    """What the server was doing at any time, reconstructed from the observations; every method is vectorised over times.
+
+    A request decodes at a constant pace between its first and its last token, and holds its prompt plus what it has
+    generated. Sums of such pieces are piecewise polynomials with breaks at the first and last tokens.
+    """
+
+    def __init__(self, seen: Observations) -> None:
+        first = seen.first_ns.astype(np.float64)
+        last = seen.last_ns.astype(np.float64)
+        many = seen.output_tokens > 1
+        pace = np.where(many, (seen.output_tokens - 1) / np.maximum(last - first, 1.0), 0.0)
+        prompt = seen.prompt_tokens.astype(np.float64)
+        times = np.concatenate([first, last])
+        order = np.argsort(times, kind="stable")
+        self._times = times[order]
+        self._decoding = np.cumsum(np.concatenate([np.ones(len(first)), -np.ones(len(last))])[order])
+        pace_sum = np.cumsum(np.concatenate([pace, -pace])[order])
+        jump = np.concatenate([prompt + 1, -(prompt + seen.output_tokens)])[order]
+        steps = np.diff(self._times, append=self._times[-1] if len(times) else 0.0)
+        self._pace = pace_sum
+        self._tokens = np.concatenate([[0.0], np.cumsum(pace_sum * steps)[:-1]])
+        grown = np.concatenate([[0.0], np.cumsum(pace_sum * steps)[:-1]])
+        self._kv = np.cumsum(jump) + grown
+        self._kv_area = np.concatenate([[0.0], np.cumsum(self._kv * steps + pace_sum * steps**2 / 2)[:-1]])
+        by_first = np.argsort(first, kind="stable")
+        self._firsts = first[by_first]
+        self._prefilled = np.concatenate([[0.0], np.cumsum(prompt[by_first])])
+
+    def _at(self, t_ns: Floats) -> tuple[NDArray[np.int64], Floats]:
+        index = np.searchsorted(self._times, t_ns, side="right") - 1
+        return index, np.where(index >= 0, t_ns - self._times[np.maximum(index, 0)], 0.0)
+
+    def decoding(self, t_ns: Floats) -> Floats:
+        """Requests between their first and last token."""
+        index, _ = self._at(t_ns)
+        return np.where(index >= 0, self._decoding[np.maximum(index, 0)], 0.0)
+
+    def tokens(self, t_ns: Floats) -> Floats:
+        """Tokens decoded until then."""
+        index, since = self._at(t_ns)
+        safe = np.maximum(index, 0)
+        return np.where(index >= 0, self._tokens[safe] + self._pace[safe] * since, 0.0)
+
+    def kv(self, t_ns: Floats) -> Floats:
+        """Resident KV tokens of the decoding requests."""
+        index, since = self._at(t_ns)
+        safe = np.maximum(index, 0)
+        return np.where(index >= 0, self._kv[safe] + self._pace[safe] * since, 0.0)
+
+    def kv_area(self, t_ns: Floats) -> Floats:
+        """Integral of ``kv`` over time, tokens * ns."""
+        index, since = self._at(t_ns)
+        safe = np.maximum(index, 0)
+        area = self._kv_area[safe] + self._kv[safe] * since + self._pace[safe] * since**2 / 2
+        return np.where(index >= 0, area, 0.0)
+
+    def prefilled(self, t_ns: Floats) -> Floats:
+        """Prompt tokens whose first token came until then."""
+        return self._prefilled[np.searchsorted(self._firsts, t_ns, side="right")]
+
+    @property
+    def peak_decoding(self) -> int:
+        """The most requests that decoded at once."""
+        return int(self._decoding.max()) if len(self._decoding) else 0

@@ -1,0 +1,150 @@
+"""The step law by non-negative least squares, with no simulator in the loop.
+
+Between its first and its last token a request takes part in every step, so for each request::
+
+    last - first = a (n - 1) + b P + c T + d (n - 1) K
+
+with n its output tokens, P the prompt tokens whose first token falls into the window, T the tokens that all requests decoded
+in it, and K the mean resident KV. Rows are weighted by 1 / (last - first): relative errors, so that a few long requests do
+not decide. The offset before the engine's queue comes from quiet requests: TTFT less what the law explains.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler.calibration.observations import Activity, Floats, Observations
+from scheduler.server_model.spec import StepLaw
+
+MIN_REQUESTS = 20
+TERMS = ("a_us", "b_us", "c_us", "d_us")
+_BOOTSTRAP_BLOCKS = 40
+
+
+class CalibrationError(ValueError):
+    """Too little, or nothing that identifies the law; the message says what would help."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval95:
+    """A fitted parameter with its 95% bootstrap interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class LawFit:
+    """``law``; ``intervals`` by parameter (us); ``condition``: of the scaled design matrix (large: terms are confounded);
+    ``warnings`` for people; ``requests`` used; ``peak_decoding``: most requests that decoded at once."""
+
+    law: StepLaw
+    intervals: dict[str, Interval95]
+    condition: float
+    warnings: tuple[str, ...]
+    requests: int
+    peak_decoding: int
+
+
+def design(seen: Observations) -> tuple[Floats, Floats]:
+    """The weighted rows (n x 4, in us a unit of each term) and the weighted left side (ones where the law fits)."""
+    activity = Activity(seen)
+    rows = seen.take((seen.output_tokens > 1) & (seen.last_ns > seen.first_ns))
+    first, last = rows.first_ns.astype(np.float64), rows.last_ns.astype(np.float64)
+    steps = (rows.output_tokens - 1).astype(np.float64)
+    duration_us = (last - first) / 1000
+    prefilled = activity.prefilled(last) - activity.prefilled(first)
+    decoded = activity.tokens(last) - activity.tokens(first)
+    mean_kv = (activity.kv_area(last) - activity.kv_area(first)) / (last - first)
+    terms = np.column_stack([steps, prefilled, decoded, steps * mean_kv])
+    return terms / duration_us[:, None], np.ones(len(rows))
+
+
+def fit_law(captures: list[Observations], *, bootstrap: int = 200, seed: int = 0) -> LawFit:
+    """Fit one law to one or more captures of the same server. Raises CalibrationError."""
+    from scipy.optimize import nnls  # noqa: PLC0415 (heavy, and only calibration needs it)
+
+    blocks: list[tuple[Floats, Floats]] = []
+    for seen in captures:
+        matrix, target = design(seen)
+        per_block = max(1, len(target) // max(1, _BOOTSTRAP_BLOCKS // len(captures)))
+        for start in range(0, len(target), per_block):
+            blocks.append((matrix[start : start + per_block], target[start : start + per_block]))
+    matrix = np.concatenate([m for m, _ in blocks])
+    target = np.concatenate([t for _, t in blocks])
+    if len(target) < MIN_REQUESTS:
+        raise CalibrationError(
+            f"calibration needs at least {MIN_REQUESTS} successful requests with two or more output tokens, found "
+            f"{len(target)}; capture a longer run"
+        )
+    scale = np.maximum(np.abs(matrix).max(axis=0), 1e-12)
+
+    def solve(m: Floats, t: Floats) -> Floats:
+        solution: Floats = nnls(m / scale, t)[0] / scale
+        return solution
+
+    best = solve(matrix, target)
+    condition = float(np.linalg.cond(matrix / scale))
+    rng = np.random.default_rng(seed)
+    replicates = []
+    for _ in range(bootstrap):
+        chosen = rng.integers(0, len(blocks), len(blocks))
+        replicates.append(solve(np.concatenate([blocks[i][0] for i in chosen]), np.concatenate([blocks[i][1] for i in chosen])))
+    spread = np.percentile(np.array(replicates), [2.5, 97.5], axis=0)
+    if best[0] <= 0:
+        raise CalibrationError(
+            "the captured requests do not identify the time of a step: vary output lengths and load, and calibrate again"
+        )
+    offset_us = fit_offset_us(captures, best)
+    law = StepLaw(a_us=float(best[0]), b_us=float(best[1]), c_us=float(best[2]), d_us=float(best[3]), offset_us=offset_us)
+    intervals = {
+        name: Interval95(float(best[i]), float(spread[0, i]), float(spread[1, i])) for i, name in enumerate(TERMS)
+    }
+    return LawFit(
+        law=law,
+        intervals=intervals,
+        condition=condition,
+        warnings=_warnings(captures, best, spread, condition),
+        requests=len(target),
+        peak_decoding=max(Activity(seen).peak_decoding for seen in captures),
+    )
+
+
+def fit_offset_us(captures: list[Observations], law: NDArray[np.float64]) -> float:
+    """Median over quiet requests (no other first token within their own wait) of TTFT - half a step - the own step."""
+    a, b, c, d = law
+    residuals = []
+    for seen in captures:
+        activity = Activity(seen)
+        sent, first = seen.sent_ns.astype(np.float64), seen.first_ns.astype(np.float64)
+        others = activity.prefilled(first - 1) - activity.prefilled(sent)
+        quiet = seen.take(others <= 0)
+        if not len(quiet):
+            continue
+        sent, first = quiet.sent_ns.astype(np.float64), quiet.first_ns.astype(np.float64)
+        decoding = activity.decoding(sent)
+        base = a * (decoding > 0) + c * decoding + d * activity.kv(sent)
+        explained = 0.5 * base + a + b * quiet.prompt_tokens + c * decoding + d * activity.kv(sent)
+        residuals.append((first - sent) / 1000 - explained)
+    if not residuals:
+        return 0.0
+    return max(0.0, float(np.median(np.concatenate(residuals))))
+
+
+def _warnings(captures: list[Observations], best: Floats, spread: Floats, condition: float) -> tuple[str, ...]:
+    warnings = []
+    outputs = np.concatenate([seen.output_tokens for seen in captures])
+    prompts = np.concatenate([seen.prompt_tokens for seen in captures])
+    if np.std(outputs) < 0.05 * np.mean(outputs) and np.std(prompts) < 0.05 * np.mean(prompts):
+        warnings.append("all lengths are nearly equal: the terms of the law cannot be told apart; vary the lengths")
+    if condition > 1e3:
+        warnings.append(f"the terms are confounded (condition number {condition:.0f}): capture several loads")
+    for i, name in enumerate(TERMS):
+        width = spread[1, i] - spread[0, i]
+        if best[i] > 0 and width > best[i]:
+            warnings.append(f"{name} is known only to within {width / best[i] * 50:.0f}%")
+    return tuple(warnings)

@@ -1,0 +1,1 @@
+"""The two thin shells around the dispatcher: asyncio (live) and simpy (simulated)."""

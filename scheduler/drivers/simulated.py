@@ -1,0 +1,432 @@
+"""The simpy driver: the same dispatcher and policies, over server models, in virtual time.
+
+One simpy process for the arrivals, one chain of events per replica: an event a *run of steps*, never one a token or a
+process a request. A run is cut at the end of the step in progress when something is admitted that could join the batch
+(the macro-step of :mod:`scheduler.server_model.protocol`), so results are those of step-by-step simulation.
+
+What happens at the end of a step is reported in this order: prefilled chunks, first tokens, ends; each may dispatch more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Mapping
+from functools import partial
+
+import simpy
+
+from scheduler.dispatcher import Dispatcher
+from scheduler.events import (
+    Abort,
+    AbortReason,
+    AnyEvent,
+    Arrived,
+    Cancelled,
+    Dispatch,
+    Expire,
+    Finished,
+    FirstToken,
+    PrefillProgress,
+    Progress,
+    Reject,
+    RejectReason,
+    Tick,
+    WakeAt,
+)
+from scheduler.request import ErrorClass, Outcome, Request, Status, TokensSource
+from scheduler.server_model.protocol import Plan, Sequence, ServerModel, StepResult
+from scheduler.steplog import OnGaps, StepLog
+
+OnOutcome = Callable[[Outcome], None]
+After = Callable[[Outcome], Iterable[Request]]
+"""``after(outcome)``: requests that arrive because this one ended (closed loop, sessions, retries); their arrival_ns must
+not lie before the end."""
+
+_TIMEOUTS = {RejectReason.FIRST_TOKEN_TIMEOUT, RejectReason.TOTAL_TIMEOUT}
+
+
+class SimulationError(RuntimeError):
+    """A workload that cannot be simulated; the message names the request."""
+
+
+class _Replica:
+    """One server model on the simulation's clock."""
+
+    def __init__(self, name: str, model: ServerModel, simulation: Simulation, on_gaps: OnGaps | None) -> None:
+        self.name = name
+        self.model = model
+        self.running: dict[int, Request] = {}
+        self._simulation = simulation
+        self._env = simulation.env
+        self._plan: Plan | None = None
+        self._steps = 0
+        self._total_steps = 0
+        self._end: simpy.Event | None = None
+        self._reporting = False
+        self.log = None if on_gaps is None else StepLog(on_gaps)
+
+    def admit(self, request: Request) -> None:
+        self.model.admit(request, self._simulation.now_ns, _output_tokens(request))
+        self.running[request.id] = request
+        if self._reporting:
+            return
+        if self._plan is None:
+            self._start()
+        elif self._steps > 1 and self.model.may_start_now():
+            self._cut()
+
+    def _start(self) -> None:
+        self._plan = self.model.plan(self._simulation.now_ns)
+        if self._plan is not None:
+            self._steps = self._plan.steps
+            self._schedule_end()
+
+    def _cut(self) -> None:
+        """End the run in flight with the step in progress."""
+        assert self._plan is not None, "only a run in flight is cut"
+        steps = self._plan.steps_until(self._simulation.now_ns)
+        if steps < self._steps:
+            self._steps = steps
+            self._schedule_end()
+
+    def _schedule_end(self) -> None:
+        assert self._plan is not None, "a run in flight has an end"
+        end = self._env.timeout(max(0, self._plan.end_ns(self._steps) - self._simulation.now_ns))
+        self._end = end
+        end.callbacks.append(self._on_end)
+
+    def _on_end(self, event: simpy.Event) -> None:
+        if event is not self._end:
+            return
+        plan, self._plan, self._end = self._plan, None, None
+        assert plan is not None, "an end belongs to a run in flight"
+        result = self.model.commit(self._steps)
+        self._total_steps += self._steps
+        simulation = self._simulation
+        if self.log is not None:
+            self._log(self.log, plan, result)
+        now_ns = self._simulation.now_ns
+        self._reporting = True
+        for sequence, tokens in result.prefilled:
+            simulation.handle(PrefillProgress(now_ns, sequence.request.id, tokens))
+        for sequence in result.first_tokens:
+            simulation.handle(FirstToken(now_ns, sequence.request.id))
+        for sequence in result.finished:
+            del self.running[sequence.request.id]
+            simulation.finished(self, sequence, Status.OK, None)
+        self._reporting = False
+        self._start()
+
+    def _steps_done(self, now_ns: int) -> int:
+        """Steps of the run in flight that have ended."""
+        if self._plan is None:
+            return 0
+        reached = self._plan.steps_until(now_ns)
+        return reached if self._plan.end_ns(reached) <= now_ns else reached - 1
+
+    def _log(self, log: StepLog, plan: Plan, result: StepResult) -> None:
+        counts = self._simulation.counts_gaps
+        for sequence in result.paused:
+            if counts(sequence.request):
+                log.stops(sequence.request.tenant, self._total_steps - self._steps)
+        log.run(plan, self._steps)
+        for sequence in result.first_tokens:
+            if counts(sequence.request):
+                log.starts(sequence.request.tenant, self._total_steps)
+        for sequence, gap_ns in result.resumed:
+            if counts(sequence.request):
+                log.single(sequence.request.tenant, gap_ns)
+                log.starts(sequence.request.tenant, self._total_steps)
+        for sequence in result.finished:
+            if counts(sequence.request):
+                log.stops(sequence.request.tenant, self._total_steps)
+
+    def abort(self, request: Request, status: Status, error_class: ErrorClass) -> None:
+        now_ns = self._simulation.now_ns
+        generated = self.model.tokens_of(request.id, now_ns)
+        sequence = self.model.abort(request.id)
+        if sequence is None:
+            return
+        if self._plan is not None:
+            self._cut()
+        decoding = sequence.first_ps is not None and sequence.paused_ps is None
+        if self.log is not None and decoding and self._simulation.counts_gaps(request):
+            self.log.stops(request.tenant, self._total_steps + self._steps_done(now_ns))
+        del self.running[request.id]
+        sequence.generated = generated
+        self._simulation.finished(self, sequence, status, error_class)
+
+
+def _output_tokens(request: Request) -> int:
+    tokens = request.target_output_tokens if request.target_output_tokens is not None else request.max_tokens
+    if tokens is None:
+        raise SimulationError(
+            f"request {request.id} of tenant {request.tenant!r} has neither target_output_tokens nor max_tokens: the "
+            "simulator must know how long its answer is"
+        )
+    return tokens
+
+
+class Simulation:
+    """One run: arrivals through a dispatcher onto replicas.
+
+    ``arrivals``: requests in order of arrival_ns. ``replicas``: server model by backend name, the names of the
+    dispatcher's configuration. ``on_gaps`` gets the token gaps of requests whose arrival lies in ``gap_window_ns`` (None: of
+    all). ``offset_ns``: a constant between dispatch and the engine's queue. ``after``: see ``After``.
+    ``until_ns``: stop there; what has not ended is reported as unfinished.
+    """
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        replicas: Mapping[str, ServerModel],
+        arrivals: Iterable[Request],
+        on_outcome: OnOutcome,
+        *,
+        on_gaps: OnGaps | None = None,
+        gap_window_ns: tuple[int, int] | None = None,
+        after: After | None = None,
+        offset_ns: int = 0,
+        until_ns: int | None = None,
+    ) -> None:
+        self.env = simpy.Environment()
+        self._dispatcher = dispatcher
+        self._wants_progress = dispatcher.policy.wants_progress
+        self._replicas = {name: _Replica(name, model, self, on_gaps) for name, model in replicas.items()}
+        self._on_outcome = on_outcome
+        self._after = after
+        self._offset_ns = offset_ns
+        self._until_ns = until_ns
+        self._gap_window_ns = gap_window_ns
+        self._queued: dict[int, Request] = {}
+        self._dispatched_ns: dict[int, int] = {}
+        self._on_the_way: dict[int, Request] = {}
+        self._reported: dict[int, int] = {}
+        self._last_progress_ns = -1
+        self._wake: simpy.Event | None = None
+        self.env.process(self._arrive(iter(arrivals)))
+
+    @property
+    def now_ns(self) -> int:
+        """Virtual time; every delay is a whole number of ns, so it is one too."""
+        return int(self.env.now)
+
+    def run(self) -> int:
+        """Run to the end; returns the virtual time at the end, in ns."""
+        if self._until_ns is None:
+            self.env.run()
+        else:
+            self.env.run(until=self._until_ns)
+        self._leave_unfinished()
+        for replica in self._replicas.values():
+            if replica.log is not None:
+                replica.log.flush()
+        return self.now_ns
+
+    def _arrive(self, arrivals: Iterable[Request]) -> Generator[simpy.Event, None, None]:
+        env = self.env
+        for request in arrivals:
+            delay_ns = request.arrival_ns - self.now_ns
+            if delay_ns > 0:
+                yield env.timeout(delay_ns)
+            elif delay_ns < 0:
+                raise SimulationError(
+                    f"request {request.id} arrives at {request.arrival_ns} ns, after time already reached {self.now_ns} ns: "
+                    "sort the trace by arrival"
+                )
+            self._arrived(request)
+
+    def _arrived(self, request: Request) -> None:
+        self._queued[request.id] = request
+        if request.cancel_after_ns is not None:
+            self._at(request.cancel_after_ns, lambda _: self._cancel(request))
+        self.handle(Arrived(self.now_ns, request))
+
+    def _at(self, delay_ns: int, callback: Callable[[simpy.Event], None]) -> simpy.Event:
+        event = self.env.timeout(delay_ns)
+        event.callbacks.append(callback)
+        return event
+
+    def _cancel(self, request: Request) -> None:
+        if request.id in self._queued and request.id not in self._dispatched_ns:
+            del self._queued[request.id]
+            self.handle(Cancelled(self.now_ns, request.id))
+            self._end_without_service(request, Status.CANCELLED, ErrorClass.CANCELLED, "planned cancel")
+        elif request.id in self._dispatched_ns:
+            self.handle(Cancelled(self.now_ns, request.id))
+
+    # -- the dispatcher ----------------------------------------------------------------------------------------------
+
+    def handle(self, event: AnyEvent) -> None:
+        """Report progress, hand the event over, carry out the actions."""
+        if self._wants_progress:
+            self._report_progress()
+        for action in self._dispatcher.handle(event):
+            kind = type(action)
+            if kind is Dispatch:
+                assert isinstance(action, Dispatch), "narrowed by its exact type"
+                self._dispatch(action.request, action.backend)
+            else:
+                self._carry_out(action)
+
+    def _carry_out(self, action: Reject | Expire | Abort | WakeAt | Dispatch) -> None:
+        match action:
+            case Reject(request_id=request_id, reason=reason) | Expire(request_id=request_id, reason=reason):
+                request = self._queued.pop(request_id)
+                if reason in _TIMEOUTS:
+                    self._end_without_service(request, Status.TIMED_OUT, ErrorClass(reason), str(reason))
+                else:
+                    self._end_without_service(request, Status.SHED, ErrorClass.SHED, str(reason))
+            case Abort(request_id=request_id, reason=reason):
+                self._abort(request_id, reason)
+            case WakeAt(at_ns=at_ns):
+                self._wake = self._at(max(0, at_ns - self.now_ns), self._tick)
+
+    def _tick(self, event: simpy.Event) -> None:
+        if event is self._wake:
+            self._wake = None
+            self.handle(Tick(self.now_ns))
+
+    def _report_progress(self) -> None:
+        """Every running request's new tokens, in id order; once for each instant is enough."""
+        now_ns = self.now_ns
+        if now_ns == self._last_progress_ns:
+            return
+        self._last_progress_ns = now_ns
+        for request_id in sorted(self._dispatched_ns):
+            replica = self._replica_of(request_id)
+            if replica is None:
+                continue
+            generated = replica.model.tokens_of(request_id, now_ns)
+            new = generated - self._reported.get(request_id, 0)
+            if new > 0:
+                self._reported[request_id] = generated
+                self._dispatcher.handle(Progress(now_ns, request_id, new))
+
+    def _replica_of(self, request_id: int) -> _Replica | None:
+        for replica in self._replicas.values():
+            if request_id in replica.running:
+                return replica
+        return None
+
+    def _dispatch(self, request: Request, backend: str) -> None:
+        self._dispatched_ns[request.id] = self.now_ns
+        del self._queued[request.id]
+        replica = self._replicas[backend]
+        delay_ns = self._offset_ns + replica.model.entry_ns()
+        if delay_ns:
+            self._on_the_way[request.id] = request
+            self._at(delay_ns, lambda _: self._reach(replica, request))
+        else:
+            self._admit(replica, request)
+
+    def _reach(self, replica: _Replica, request: Request) -> None:
+        if self._on_the_way.pop(request.id, None) is not None:
+            self._admit(replica, request)
+
+    def _admit(self, replica: _Replica, request: Request) -> None:
+        try:
+            replica.admit(request)
+        except ValueError as error:
+            self._end(request, Status.FAILED, ErrorClass.SERVER_ERROR, 0, detail=str(error))
+
+    def _abort(self, request_id: int, reason: AbortReason) -> None:
+        cancelled = reason is AbortReason.CANCELLED
+        status = Status.CANCELLED if cancelled else Status.TIMED_OUT
+        error_class = ErrorClass.CANCELLED if cancelled else ErrorClass(reason)
+        on_the_way = self._on_the_way.pop(request_id, None)
+        if on_the_way is not None:
+            self._end(on_the_way, status, error_class, 0)
+            return
+        replica = self._replica_of(request_id)
+        if replica is not None:
+            replica.abort(replica.running[request_id], status, error_class)
+
+    def counts_gaps(self, request: Request) -> bool:
+        """Whether a request's token gaps go to ``on_gaps``."""
+        window = self._gap_window_ns
+        return window is None or window[0] <= request.arrival_ns < window[1]
+
+    # -- outcomes ----------------------------------------------------------------------------------------------------
+
+    def finished(self, replica: _Replica, sequence: Sequence, status: Status, error_class: ErrorClass | None) -> None:
+        """A sequence left its replica."""
+        generated = sequence.output_tokens if status is Status.OK else sequence.generated
+        first_ns = None if sequence.first_ps is None else sequence.first_ps // 1000
+        last_ns = None if sequence.last_ps is None else sequence.last_ps // 1000
+        self._end(
+            sequence.request, status, error_class, generated, backend=replica.name, first_ns=first_ns, last_ns=last_ns
+        )
+
+    def _end(
+        self,
+        request: Request,
+        status: Status,
+        error_class: ErrorClass | None,
+        output_tokens: int,
+        *,
+        backend: str | None = None,
+        first_ns: int | None = None,
+        last_ns: int | None = None,
+        detail: str | None = None,
+    ) -> None:
+        now_ns = self.now_ns
+        dispatched_ns = self._dispatched_ns.pop(request.id)
+        self._reported.pop(request.id, None)
+        outcome = Outcome(
+            request=request,
+            status=status,
+            ended_ns=now_ns,
+            error_class=error_class,
+            detail=detail,
+            backend=backend,
+            enqueued_ns=request.arrival_ns,
+            dispatched_ns=dispatched_ns,
+            connect_ns=0,
+            sent_ns=dispatched_ns,
+            first_token_ns=first_ns,
+            last_token_ns=last_ns,
+            finished_ns=last_ns,
+            prompt_tokens=request.prompt_tokens,
+            output_tokens=output_tokens,
+            tokens_source=TokensSource.MODEL,
+        )
+        self.handle(Finished(now_ns, request.id, status, request.prompt_tokens, output_tokens))
+        self._emit(outcome)
+
+    def _end_without_service(self, request: Request, status: Status, error_class: ErrorClass, detail: str) -> None:
+        self._emit(
+            Outcome(
+                request=request,
+                status=status,
+                ended_ns=self.now_ns,
+                error_class=error_class,
+                detail=detail,
+                enqueued_ns=request.arrival_ns,
+            )
+        )
+
+    def _emit(self, outcome: Outcome) -> None:
+        self._on_outcome(outcome)
+        if self._after is None:
+            return
+        for request in self._after(outcome):
+            self._at(max(0, request.arrival_ns - self.now_ns), partial(self._arrive_later, request))
+
+    def _arrive_later(self, request: Request, event: simpy.Event) -> None:  # noqa: ARG002 (simpy hands it over)
+        self._arrived(request)
+
+    def _leave_unfinished(self) -> None:
+        """Report what has not ended, in order of arrival; nothing arrives because of it."""
+        running = {r.id: r for replica in self._replicas.values() for r in replica.running.values()}
+        left = {**self._queued, **self._on_the_way, **running}
+        for request in sorted(left.values(), key=lambda r: (r.arrival_ns, r.id)):
+            self._on_outcome(
+                Outcome(
+                    request=request,
+                    status=Status.UNFINISHED,
+                    ended_ns=self.now_ns,
+                    error_class=ErrorClass.UNFINISHED,
+                    enqueued_ns=request.arrival_ns,
+                    dispatched_ns=self._dispatched_ns.get(request.id),
+                )
+            )

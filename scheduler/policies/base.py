@@ -1,0 +1,282 @@
+"""What all policies share: choose a tenant, then serve that tenant's next request.
+
+A policy here is a *key per tenant*: the backlogged tenant with the least key is served. Keys end in (arrival_ns, id) of the
+tenant's next request, so ties are broken by age, never by name. Every operation is O(log n) in tenants and in queued
+requests: a heap over tenants with changeable keys, and one heap by arrival per tenant.
+
+Subclasses say what the key is and how accounts move (``_key``, ``_backlogged``, ``_charge``, ``_refund``, ``_settle``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import ClassVar, Generic, TypeVar
+
+from scheduler.cost import CostModel, OutputEstimate
+from scheduler.keyed_heap import KeyedHeap
+from scheduler.lateness import Late, LateRule
+from scheduler.request import Request
+from scheduler.tenant_queue import TenantQueue
+from tenants.tenant import Tenant
+
+Key = tuple[float | int, ...]
+
+
+class TenantState:
+    """What every policy keeps of a tenant; policies add their accounts in a subclass."""
+
+    __slots__ = ("estimate", "name", "queue", "tenant", "weight")
+
+    def __init__(self, tenant: Tenant) -> None:
+        self.name = tenant.name
+        self.queue = TenantQueue()
+        self.estimate = OutputEstimate(tenant)
+        self.configure(tenant)
+
+    def configure(self, tenant: Tenant) -> None:
+        self.tenant = tenant
+        self.weight = tenant.weight
+
+
+class Charge:
+    """What a dispatched request was charged, kept until it ends: the estimated cost and the weight it was charged at."""
+
+    __slots__ = ("cost", "prompt_tokens", "state", "weight")
+
+    def __init__(self, state: TenantState, prompt_tokens: int, cost: float, weight: float) -> None:
+        self.state = state
+        self.prompt_tokens = prompt_tokens
+        self.cost = cost
+        self.weight = weight
+
+
+S = TypeVar("S", bound=TenantState)
+
+
+class TenantPolicy(Generic[S]):
+    """Base of the policies; implements :class:`scheduler.policy.Policy`."""
+
+    name: ClassVar[str] = ""
+    charges_progress: ClassVar[bool] = False
+
+    def __init__(self, *, cost: CostModel, late: LateRule) -> None:
+        self._cost = cost
+        self._late = late
+        self._states: dict[str, S] = {}
+        self._where: dict[int, S] = {}
+        self._charges: dict[int, Charge] = {}
+        self._ready: KeyedHeap[Key] = KeyedHeap()
+        self._turning_late: KeyedHeap[Key] = KeyedHeap()
+        self._shed: list[Request] = []
+        self._held: Request | None = None
+
+    # -- what a policy decides ---------------------------------------------------------------------------------------
+
+    def _new_state(self, tenant: Tenant) -> S:
+        raise NotImplementedError(f"{type(self).__name__} must make its own tenant state for {tenant.name}")
+
+    def _key(self, state: S) -> Key:  # noqa: ARG002 (part of the hook)
+        """The order among backlogged tenants, without the final (arrival, id)."""
+        return ()
+
+    def _backlogged(self, state: S, now_ns: int) -> None:
+        """``state``'s queue went from empty to not empty (called before the key is taken)."""
+
+    def _charge(self, state: S, request: Request, cost: float, now_ns: int) -> None:
+        """``request`` of ``state`` is dispatched at an estimated ``cost``."""
+
+    def _refund(self, state: S, charge: Charge, now_ns: int) -> None:
+        """A dispatch is undone."""
+
+    def _settle(self, state: S, charge: Charge, true_cost: float, now_ns: int) -> None:
+        """A dispatched request ended and its true cost is known."""
+
+    def _emptied(self, state: S) -> None:
+        """``state``'s queue went from not empty to empty, by service, cancel or shedding."""
+
+    def _drained(self) -> None:
+        """Nothing is queued or outstanding any more."""
+
+    def _before(self, now_ns: int) -> None:
+        """Called first in every method that moves time."""
+
+    # -- the protocol ------------------------------------------------------------------------------------------------
+
+    @property
+    def wants_progress(self) -> bool:
+        return self.charges_progress
+
+    @property
+    def sheds(self) -> bool:
+        return self._late.mode is Late.SHED
+
+    def set_tenants(self, tenants: Sequence[Tenant], now_ns: int) -> None:
+        self._before(now_ns)
+        self._held = None
+        wanted = {tenant.name: tenant for tenant in tenants}
+        for name in [n for n in self._states if n not in wanted]:
+            if self._states[name].queue:
+                raise ValueError(f"tenant {name!r} still has queued requests; drain or cancel them before removing it")
+            del self._states[name]
+        for name, tenant in wanted.items():
+            if name in self._states:
+                self._states[name].configure(tenant)
+            else:
+                self._states[name] = self._new_state(tenant)
+        for state in self._states.values():
+            self._touch(state)
+
+    def enqueue(self, request: Request, now_ns: int) -> None:
+        self._before(now_ns)
+        if request.id in self._where:
+            raise ValueError(f"request {request.id} is already queued")
+        state = self._states[request.tenant]
+        was_idle = not state.queue
+        self._push(state, request)
+        if was_idle:
+            self._backlogged(state, now_ns)
+        self._touch(state)
+
+    def _push(self, state: S, request: Request) -> None:
+        self._held = None
+        state.queue.on_time.push(request)
+        self._where[request.id] = state
+
+    def peek(self, now_ns: int) -> Request | None:
+        self._before(now_ns)
+        if self._held is None:
+            self._sort_out_late(now_ns)
+            state = self._choose(now_ns)
+            self._held = None if state is None else state.queue.head()
+        return self._held
+
+    def select(self, now_ns: int) -> Request | None:
+        request = self.peek(now_ns)
+        if request is None:
+            return None
+        self._held = None
+        state = self._where.pop(request.id)
+        state.queue.remove(request.id)
+        cost = self._cost.of(request.prompt_tokens, state.estimate.of(request))
+        self._charges[request.id] = Charge(state, request.prompt_tokens, cost, state.weight)
+        self._charge(state, request, cost, now_ns)
+        if not state.queue:
+            self._emptied(state)
+        self._touch(state)
+        return request
+
+    def cancel(self, request_id: int, now_ns: int) -> bool:
+        self._before(now_ns)
+        state = self._where.pop(request_id, None)
+        if state is None:
+            return False
+        self._held = None
+        self._drop(state, request_id)
+        self._touch(state)
+        return True
+
+    def _drop(self, state: S, request_id: int) -> None:
+        """A request, already out of ``_where``, leaves the queue unserved."""
+        state.queue.remove(request_id)
+        if not state.queue:
+            self._emptied(state)
+        if not self._where and not self._charges:
+            self._drained()
+
+    def requeue(self, request: Request, now_ns: int) -> None:
+        self._before(now_ns)
+        charge = self._charges.pop(request.id)
+        state = self._states[request.tenant]
+        self._refund(state, charge, now_ns)
+        # Not ``_backlogged``: the request counts as never having left, so its tenant did not come back from idle.
+        self._push(state, request)
+        self._touch(state)
+
+    def on_first_token(self, request_id: int, now_ns: int) -> None:  # noqa: ARG002 (part of the protocol)
+        self._before(now_ns)
+
+    def on_progress(self, request_id: int, new_tokens: int, now_ns: int) -> None:  # noqa: ARG002 (part of the protocol)
+        self._before(now_ns)
+
+    def on_finish(self, request_id: int, prompt_tokens: int, output_tokens: int, now_ns: int) -> None:
+        self._before(now_ns)
+        charge = self._charges.pop(request_id)
+        state = self._states.get(charge.state.name)
+        self._held = None
+        if state is not None:
+            if output_tokens > 0:
+                state.estimate.learn(output_tokens)
+            self._settle(state, charge, self._cost.of(prompt_tokens, output_tokens), now_ns)
+            self._touch(state)
+        if not self._where and not self._charges:
+            self._drained()
+
+    def expired(self, now_ns: int) -> list[Request]:
+        self._before(now_ns)
+        self._sort_out_late(now_ns)
+        shed, self._shed = self._shed, []
+        return shed
+
+    def next_wakeup_ns(self) -> int | None:
+        if self._late.mode is not Late.SHED:
+            return None
+        least = self._turning_late.least()
+        return None if least is None else int(least[0][0]) + 1
+
+    def snapshot(self) -> dict[str, object]:
+        return {
+            "policy": self.name,
+            "queued": len(self),
+            "outstanding": len(self._charges),
+            "tenants": {name: self._state_snapshot(state) for name, state in self._states.items()},
+        }
+
+    def _state_snapshot(self, state: S) -> dict[str, object]:
+        return {"weight": state.weight, "queued": len(state.queue), "late": len(state.queue.late)}
+
+    def __len__(self) -> int:
+        return len(self._where)
+
+    def __iter__(self) -> Iterator[Request]:
+        for state in self._states.values():
+            yield from state.queue
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _choose(self, now_ns: int) -> S | None:  # noqa: ARG002 (policies that steer by time read it)
+        least = self._ready.least()
+        return None if least is None else self._states[least[1]]
+
+    def _touch(self, state: S) -> None:
+        """Bring the heaps up to date after ``state``'s queue or account changed."""
+        head = state.queue.head()
+        if head is None:
+            self._ready.discard(state.name)
+            self._turning_late.discard(state.name)
+            return
+        self._ready.set(state.name, (*self._key(state), head.arrival_ns, head.id))
+        if self._late.mode is Late.KEEP:
+            return
+        limit_ns = state.tenant.slo.ttft_ns
+        on_time = state.queue.on_time.head()
+        if limit_ns is None or on_time is None:
+            self._turning_late.discard(state.name)
+        else:
+            self._turning_late.set(state.name, (self._late.late_after_ns(on_time, limit_ns), on_time.id))
+
+    def _sort_out_late(self, now_ns: int) -> None:
+        """Demote or shed heads that can no longer meet their limit."""
+        if self._late.mode is Late.KEEP:
+            return
+        while (least := self._turning_late.least()) is not None and least[0][0] < now_ns:
+            state = self._states[least[1]]
+            request = state.queue.on_time.head()
+            assert request is not None, "a tenant in the lateness heap has an on-time head"
+            self._held = None
+            if self._late.mode is Late.DEMOTE:
+                state.queue.demote(request)
+            else:
+                del self._where[request.id]
+                self._drop(state, request.id)
+                self._shed.append(request)
+            self._touch(state)

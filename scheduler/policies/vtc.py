@@ -1,0 +1,96 @@
+"""Virtual token counter: the backlogged tenant that has been served least is served next.
+
+Each tenant has a counter of service received per weight. It is charged ``w_p * prompt / phi`` at dispatch and ``w_q / phi``
+for every generated token, so no output length is ever guessed. A tenant that comes back from idle is lifted, so that idling
+saves no credit: to the least counter among the queued tenants, or, if nobody is queued, to the counter that the tenant which
+left the queue last has now.
+
+Source: Sheng et al., "Fairness in Serving Large Language Models" (OSDI 2024), Algorithm 2 and its lift.
+Bound there: two tenants that are both backlogged differ in weighted service by at most ``2 * max(w_p * L_in, w_q * M)`` per
+weight, with L_in the longest prompt and M the KV tokens of the running batch.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from scheduler.cost import CostModel
+from scheduler.lateness import LateRule
+from scheduler.policies.base import Charge, Key, TenantPolicy, TenantState
+from scheduler.request import Request
+from tenants.tenant import Tenant
+
+
+class CounterState(TenantState):
+    __slots__ = ("counter",)
+
+    def __init__(self, tenant: Tenant) -> None:
+        super().__init__(tenant)
+        self.counter = 0.0
+
+
+class Vtc(TenantPolicy[CounterState]):
+    """See the module docstring. ``_generated``: tokens already charged to each dispatched request."""
+
+    name: ClassVar[str] = "vtc"
+    charges_progress: ClassVar[bool] = True
+
+    def __init__(self, *, cost: CostModel, late: LateRule) -> None:
+        super().__init__(cost=cost, late=late)
+        self._generated: dict[int, int] = {}
+        self._last_left: CounterState | None = None
+
+    def _new_state(self, tenant: Tenant) -> CounterState:
+        return CounterState(tenant)
+
+    def _key(self, state: CounterState) -> Key:
+        return (state.counter,)
+
+    def _backlogged(self, state: CounterState, now_ns: int) -> None:  # noqa: ARG002 (part of the hook)
+        least = self._ready.least()
+        if least is not None:
+            state.counter = max(state.counter, float(least[0][0]))
+        elif self._last_left is not None:
+            state.counter = max(state.counter, self._last_left.counter)
+
+    def _charge(self, state: CounterState, request: Request, cost: float, now_ns: int) -> None:  # noqa: ARG002
+        state.counter += self._cost.prompt_weight * request.prompt_tokens / state.weight
+        self._generated[request.id] = 0
+
+    def _emptied(self, state: CounterState) -> None:
+        self._last_left = state
+
+    def on_progress(self, request_id: int, new_tokens: int, now_ns: int) -> None:
+        super().on_progress(request_id, new_tokens, now_ns)
+        charge = self._charges.get(request_id)
+        state = None if charge is None else self._states.get(charge.state.name)
+        if charge is None or state is None:
+            return
+        self._held = None
+        self._generated[request_id] += new_tokens
+        state.counter += self._cost.output_weight * new_tokens / charge.weight
+        self._touch(state)
+
+    def _refund(self, state: CounterState, charge: Charge, now_ns: int) -> None:  # noqa: ARG002 (part of the hook)
+        state.counter -= self._cost.prompt_weight * charge.prompt_tokens / charge.weight
+
+    def requeue(self, request: Request, now_ns: int) -> None:
+        charge = self._charges[request.id]
+        state = self._states[request.tenant]
+        state.counter -= self._cost.output_weight * self._generated.pop(request.id) / charge.weight
+        super().requeue(request, now_ns)
+
+    def on_finish(self, request_id: int, prompt_tokens: int, output_tokens: int, now_ns: int) -> None:
+        unreported = output_tokens - self._generated[request_id]
+        charge = self._charges[request_id]
+        state = self._states.get(charge.state.name)
+        if state is not None:
+            state.counter += (
+                self._cost.output_weight * unreported
+                + self._cost.prompt_weight * (prompt_tokens - charge.prompt_tokens)
+            ) / charge.weight
+        del self._generated[request_id]
+        super().on_finish(request_id, prompt_tokens, output_tokens, now_ns)
+
+    def _state_snapshot(self, state: CounterState) -> dict[str, object]:
+        return {**super()._state_snapshot(state), "counter": state.counter}

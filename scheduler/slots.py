@@ -1,0 +1,65 @@
+"""How much may be outstanding at one backend, in two dimensions.
+
+``sequences`` (D): requests dispatched and not ended. ``prefill_tokens`` (X): prompt tokens dispatched and not prefilled.
+The policy's next request passes while *fewer than* X are outstanding, so one request may exceed X and a long prompt is never
+stuck; otherwise it waits and is never overtaken. Without X the prompts of a burst pile up in the engine's own queue, where
+the policy can no longer help.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from scheduler.request import Request
+
+
+class Slots(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """None means unlimited; limits are >= 1."""
+
+    sequences: int | None = None
+    prefill_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("sequences", "prefill_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"slots: {name} must be >= 1 or null (unlimited), got {value}")
+
+
+class BackendSlots:
+    """The slots of one backend and what occupies them. ``prefill_left`` by request id, in prompt tokens."""
+
+    __slots__ = ("name", "outstanding", "prefill_outstanding", "slots", "up")
+
+    def __init__(self, name: str, slots: Slots) -> None:
+        self.name = name
+        self.slots = slots
+        self.up = True
+        self.outstanding: dict[int, int] = {}
+        self.prefill_outstanding = 0
+
+    def has_room(self) -> bool:
+        slots = self.slots
+        return (
+            self.up
+            and (slots.sequences is None or len(self.outstanding) < slots.sequences)
+            and (slots.prefill_tokens is None or self.prefill_outstanding < slots.prefill_tokens)
+        )
+
+    def occupy(self, request: Request) -> None:
+        self.outstanding[request.id] = request.prompt_tokens
+        self.prefill_outstanding += request.prompt_tokens
+
+    def prefilled(self, request_id: int, tokens: int | None = None) -> None:
+        """``tokens`` (None: all that is left) of a request's prompt are prefilled."""
+        left = self.outstanding[request_id]
+        done = left if tokens is None else min(tokens, left)
+        self.outstanding[request_id] = left - done
+        self.prefill_outstanding -= done
+
+    def release(self, request_id: int) -> None:
+        self.prefill_outstanding -= self.outstanding.pop(request_id)
+
+    def load(self) -> tuple[int, int]:
+        """What "least outstanding work" compares: requests, then prompt tokens not yet prefilled."""
+        return (len(self.outstanding), self.prefill_outstanding)

@@ -1,0 +1,46 @@
+"""Deadlines of single requests, least first, with lazy deletion: those of the dispatcher's time-outs."""
+
+from __future__ import annotations
+
+import heapq
+from enum import IntEnum
+
+
+class Timer(IntEnum):
+    TTL = 0
+    FIRST_TOKEN = 1
+    TOTAL = 2
+
+
+class Timers:
+    __slots__ = ("_heap", "_live")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Timer]] = []
+        self._live: dict[tuple[int, Timer], int] = {}
+
+    def set(self, request_id: int, timer: Timer, at_ns: int) -> None:
+        self._live[request_id, timer] = at_ns
+        heapq.heappush(self._heap, (at_ns, request_id, timer))
+
+    def clear(self, request_id: int, *timers: Timer) -> None:
+        for timer in timers:
+            self._live.pop((request_id, timer), None)
+        if len(self._heap) > 2 * len(self._live) + 64:
+            self._heap = [(at_ns, *key) for key, at_ns in self._live.items()]
+            heapq.heapify(self._heap)
+
+    def next_ns(self) -> int | None:
+        heap, live = self._heap, self._live
+        while heap and live.get((heap[0][1], heap[0][2])) != heap[0][0]:
+            heapq.heappop(heap)
+        return heap[0][0] if heap else None
+
+    def pop_due(self, now_ns: int) -> tuple[int, Timer] | None:
+        """The next timer that is due, removed; None when none is."""
+        at_ns = self.next_ns()
+        if at_ns is None or at_ns > now_ns:
+            return None
+        _, request_id, timer = heapq.heappop(self._heap)
+        del self._live[request_id, timer]
+        return request_id, timer

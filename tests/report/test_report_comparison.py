@@ -1,0 +1,188 @@
+"""Policies side by side: the answer follows the intervals, live stands beside simulated, bounds are marked."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from report_runs import Html, busy_recorder, busy_summary, over_seeds, policy_verdict, recorder_of, slo, spread
+
+from loadgen.report import Comparison, curves_of, render_comparison, render_run, write_comparison
+from loadgen.report.comparison import answer, judged, pair_rows, pairs_of
+from loadgen.summary import summarise
+from tenants.tenant import Tenant
+
+TARGETS = {"chat": 0.99, "rag": 0.99}
+
+
+def compared(*verdicts, **options):
+    defaults = {"targets": TARGETS, "in_contract": ("chat", "rag"), "noisy": ("batch",), "raised": "1.2x baseline"}
+    return Comparison(verdicts=verdicts, **(defaults | options))
+
+
+GOOD = policy_verdict("slo_aware", 0.998, decay=1.02)
+BAD = policy_verdict("fifo", 0.40, decay=3.4)
+CLOSE = policy_verdict("wfq", 0.990, decay=1.05)
+
+
+def test_the_answer_counts_only_what_the_intervals_show():
+    """A policy keeps the SLO when the lower end of every tenant's interval meets the target; 99.0 +- 0.2 does not."""
+    assert answer(compared(BAD, CLOSE, GOOD)) == (
+        "Under 1.2x baseline, slo_aware keeps the SLO of every tenant in contract; best is slo_aware (worst attainment "
+        "99.80% [99.60%, 100.0%], P99 decay 1.02 [1.02, 1.02], 100.0% of the throughput of fifo)."
+    )
+    assert answer(compared(BAD, CLOSE)).startswith(
+        "Under 1.2x baseline no policy is shown to keep the SLO of every tenant in contract; best is wfq"
+    )
+
+
+def test_the_decay_decides_between_policies_that_attain_the_same():
+    slower = policy_verdict("wfq", 0.998, decay=1.2)
+    assert "best is slo_aware" in answer(compared(slower, GOOD))
+    assert "best is slo_aware" in answer(compared(GOOD, slower))
+
+
+@pytest.mark.parametrize(
+    ("value", "half", "target", "verdict"),
+    [
+        (0.995, 0.002, 0.99, "kept"),
+        (0.98, 0.002, 0.99, "broken"),
+        (0.99, 0.002, 0.99, "undecided"),
+        (0.999, None, 0.99, "undecided"),
+        (0.999, 0.0001, None, "no_slo"),
+    ],
+)
+def test_an_attainment_over_seeds_is_judged_by_its_interval(value, half, target, verdict):
+    """The worse end decides; without an interval (fewer than five seeds) nothing is decided."""
+    assert judged(over_seeds(value, half), target) == verdict
+
+
+def test_every_policy_tenant_and_verdict_is_there():
+    page = Html(render_comparison(compared(BAD, CLOSE, GOOD)))
+    for word in ("fifo", "wfq", "slo_aware", "chat", "rag", "✓ kept", "✗ broken", "? undecided"):
+        assert word in page.words
+    assert "the load of batch is raised; in contract: chat and rag" in page.words
+    assert page.open == []
+
+
+def test_without_intervals_the_page_says_why_nothing_is_decided():
+    words = Html(render_comparison(compared(policy_verdict("fifo", 0.999, half=None)))).words
+    assert "fewer than five seeds, so there are no intervals and no verdicts" in words
+    assert "✓" not in words
+    assert "fewer than five seeds, so" not in Html(render_comparison(compared(GOOD))).words
+
+
+def test_a_lower_bound_is_marked_in_table_and_figure():
+    """A P99 that some seed never reached makes a decay a lower bound: ≥ in the table, a triangle in the figure."""
+    page = Html(render_comparison(compared(GOOD, policy_verdict("fifo", 0.4, decay=3.4, bound=True))))
+    assert "≥ 3.40" in page.words
+    (points,) = page.figures["policies-decay"]["data"]
+    assert points["marker"]["symbol"] == ["circle", "triangle-up"]
+    assert "▲ a lower bound" in page.words
+    assert "▲" not in Html(render_comparison(compared(GOOD))).words
+
+
+def test_intervals_are_drawn_and_a_share_never_passes_one():
+    """The bar of 99.8 +- 0.4% ends at 100%."""
+    page = Html(render_comparison(compared(policy_verdict("a", 0.998, half=0.004))))
+    points = next(t for t in page.figures["policies-attainment"]["data"] if "error_y" in t)
+    assert points["y"][0] + points["error_y"]["array"][0] == pytest.approx(1.0)
+    assert points["y"][0] - points["error_y"]["arrayminus"][0] == pytest.approx(0.994)
+
+
+def test_a_figure_without_value_is_left_out_and_not_drawn_as_zero():
+    """A policy whose rho is unknown has no point."""
+    unknown = policy_verdict("b", 0.99)
+    unknown = type(unknown)(**{f: getattr(unknown, f) for f in unknown.__slots__} | {"rho": over_seeds(None)})
+    (points,) = Html(render_comparison(compared(GOOD, unknown))).figures["policies-rho"]["data"]
+    assert len(points["x"]) == len(points["y"]) == 1
+
+
+def run(kind, policy, queue_ms, **options):
+    tenants = [Tenant(name="chat", slo=slo())]
+    return summarise(recorder_of(tenants, spread("chat", 600, queue_ms=queue_ms), kind=kind, policy=policy, **options))
+
+
+def test_a_live_run_is_paired_with_the_simulation_of_its_policy():
+    """Same policy and options first; each simulation once; what has no counterpart has no pair."""
+    runs = {
+        "a": run("live", "wfq", 5, policy_options={"late": "shed"}),
+        "b": run("simulated", "wfq", 5, policy_options={"late": "keep"}),
+        "c": run("simulated", "wfq", 5, policy_options={"late": "shed"}),
+        "d": run("live", "fifo", 5),
+        "e": run("live", "wfq", 5, policy_options={"late": "keep"}),
+    }
+    assert [(pair.live, pair.simulated) for pair in pairs_of(runs)] == [("a", "c"), ("e", "b")]
+
+
+def test_live_beside_simulated_has_signed_errors():
+    """A simulated TTFT of 110 ms against 100 ms live is +10%; equal attainment differs by 0 points."""
+    live, simulated = run("live", "wfq", 60), run("simulated", "wfq", 70)
+    rows = {(row.tenant, row.figure): row for row in pair_rows(live, simulated)}
+    assert float(rows["chat", "TTFT P50, ms"].error.rstrip("%")) == pytest.approx(10, abs=0.2)
+    assert rows["chat", "attainment"].error == "+0.0 points"
+    back = {(row.tenant, row.figure): row for row in pair_rows(simulated, live)}
+    assert back["chat", "TTFT P50, ms"].error.startswith("-9.")
+    words = Html(render_comparison(Comparison(runs={"lab": live, "model": simulated}))).words
+    assert "Live beside simulated: lab and model" in words
+
+
+def test_a_bound_has_no_error():
+    """batch's P99 was never reached in either run: two bounds say nothing of each other."""
+    rows = {(row.tenant, row.figure): row for row in pair_rows(busy_summary(), busy_summary(kind="simulated"))}
+    assert rows["batch", "TTFT P99, ms"].live == "> 30,000"
+    assert rows["batch", "TTFT P99, ms"].error == "–"
+
+
+def test_runs_alone_are_compared_by_their_verdicts():
+    runs = {"good": run("live", "wfq", 5), "slow": run("live", "fifo", 900)}
+    assert answer(Comparison(runs=runs)) == "1 of 2 runs kept every tenant's SLO: good."
+    assert answer(Comparison(runs={"slow": runs["slow"]})) == (
+        "None of the 1 runs shows that every tenant kept its SLO."
+    )
+    page = Html(render_comparison(Comparison(runs=runs)))
+    assert "good live wfq chat 600" in page.words
+    assert "figures" not in page.raw
+
+
+def test_names_of_policies_and_tenants_are_escaped():
+    evil = "</script><i>%{y}"
+    source = render_comparison(
+        compared(policy_verdict(evil, 0.998, tenants=(evil,)), targets={evil: 0.9}, notes=[evil]), title=evil
+    )
+    page = Html(source)
+    assert evil not in source
+    assert "i" not in {tag for tag, _ in page.elements}
+    labels = page.figures["policies-decay"]["layout"]["xaxis"]["ticktext"]
+    assert labels == ["&lt;/script&gt;&lt;i&gt;%&#123;y}"]
+
+
+def test_a_run_report_holds_the_policies_in_the_tenants_own_colours():
+    """chat has one colour in the run's figures and in those of the policies."""
+    recorder = busy_recorder()
+    comparison = compared(BAD, GOOD)
+    page = Html(render_run(summarise(recorder), curves=curves_of(recorder), comparison=comparison))
+    colour = {t["line"]["color"] for t in page.figures["series-arrivals"]["data"] if t["name"] == "chat"}
+    points = [t for t in page.figures["policies-ttft"]["data"] if t["name"] == "chat"]
+    assert {t["marker"]["color"] for t in points} == colour
+    assert page.open == []
+    ids = page.values("id")
+    assert len(ids) == len(set(ids))
+
+
+def test_an_empty_comparison_is_refused():
+    with pytest.raises(ValueError, match="needs verdicts of policies, or runs"):
+        render_comparison(Comparison())
+
+
+def test_an_invalid_run_is_marked_in_a_comparison():
+    valid = run("live", "wfq", 5)
+    invalid = msgspec.structs.replace(valid, validity=msgspec.structs.replace(valid.validity, valid=False))
+    assert "invalid run" in Html(render_comparison(Comparison(runs={"a": invalid}))).words
+    assert "invalid run" not in Html(render_comparison(Comparison(runs={"a": valid}))).words
+
+
+def test_the_comparison_is_written_to_a_file_or_into_a_folder(tmp_path):
+    comparison = compared(BAD, GOOD)
+    assert write_comparison(tmp_path, comparison) == tmp_path / "comparison.html"
+    path = write_comparison(tmp_path / "other.html", comparison, command="lmperf simulate demo")
+    assert "lmperf simulate demo" in Html(path.read_text(encoding="utf-8")).words

@@ -1,0 +1,279 @@
+"""Continuous batching: macro-steps equal single steps to the picosecond, and no limit of the engine is ever broken."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sched_support import request
+
+from scheduler.server_model.batching import ContinuousBatch
+from scheduler.server_model.spec import (
+    PRESETS,
+    ServerLimits,
+    ServerModelError,
+    StepLaw,
+    decode_server_model,
+    encode_server_model,
+    load_server_model,
+)
+
+_LAW = StepLaw(a_us=5_000.0, b_us=21.7, c_us=0.35, d_us=0.038)
+_LAUNCHING = StepLaw(a_us=5_000.0, b_us=21.7, c_us=0.35, d_us=0.038, e_us=0.5, launch_us=7_000.0, launch_tail_us=900.0)
+
+
+@dataclass
+class Script:
+    """What happens from outside: (instant ns, kind, id, prompt, output, priority), in order of time."""
+
+    limits: ServerLimits
+    happenings: list[tuple[int, str, int, int, int, int]]
+    law: StepLaw = _LAW
+
+
+@dataclass
+class Seen:
+    """What became of each request: exact stamps, tokens and how often it was preempted."""
+
+    first_ps: dict[int, int] = field(default_factory=dict)
+    last_ps: dict[int, int] = field(default_factory=dict)
+    aborted: dict[int, int] = field(default_factory=dict)
+    preemptions: dict[int, int] = field(default_factory=dict)
+    clock_ps: int = 0
+    steps: int = 0
+
+
+def run_macro(script: Script) -> Seen:
+    """As the simulator drives it: whole runs, cut at the end of the step in progress when something happens."""
+    return _run(script, single=False)
+
+
+def run_single(script: Script) -> Seen:
+    """As an engine in real time: one step after the other."""
+    return _run(script, single=True)
+
+
+def _run(script: Script, *, single: bool) -> Seen:
+    model, seen = ContinuousBatch(script.law, script.limits), Seen()
+    happenings = list(script.happenings)
+    now_ns = 0
+    while True:
+        plan = model.plan(now_ns)
+        if plan is None:
+            if not happenings:
+                break
+            now_ns = max(now_ns, happenings[0][0])
+            _happen(model, happenings, now_ns, seen)
+            continue
+        steps = 1 if single else plan.steps
+        # What comes during a run may take effect at the end of the step in which it comes.
+        while happenings and happenings[0][0] < plan.end_ns(steps):
+            at_ns = happenings[0][0]
+            steps = min(steps, plan.steps_until(at_ns))
+            _happen(model, happenings, at_ns, seen)
+        result = model.commit(steps)
+        seen.steps += steps
+        now_ns = result.end_ns
+        for sequence in result.first_tokens:
+            seen.first_ps[sequence.id] = sequence.first_ps
+        for sequence in result.finished:
+            seen.last_ps[sequence.id] = sequence.last_ps
+            seen.preemptions[sequence.id] = sequence.preemptions
+        seen.clock_ps = plan.end_ps(steps)
+        # What comes at the very end of a step comes after it.
+        while happenings and happenings[0][0] <= now_ns:
+            _happen(model, happenings, now_ns, seen)
+    return seen
+
+
+def _happen(model: ContinuousBatch, happenings: list, now_ns: int, seen: Seen) -> None:
+    while happenings and happenings[0][0] <= now_ns:
+        _, kind, number, prompt, output, priority = happenings.pop(0)
+        if kind == "admit":
+            model.admit(request(number, "a", now_ns, prompt, output, priority=priority), now_ns, output)
+        else:
+            tokens = model.tokens_of(number, now_ns)
+            if model.abort(number) is not None:
+                seen.aborted[number] = tokens
+
+
+@st.composite
+def scripts(draw, *, aborts: bool = True) -> Script:
+    kv = draw(st.sampled_from([None, 64, 90, 150, 400]))
+    seqs = draw(st.integers(1, 8))
+    limits = ServerLimits(
+        max_num_seqs=seqs,
+        max_num_batched_tokens=draw(st.integers(seqs, 80)),
+        kv_tokens=kv,
+        priority_queue=draw(st.booleans()),
+        async_scheduling=draw(st.booleans()),
+    )
+    happenings = []
+    at_ns = 0
+    for number in range(draw(st.integers(1, 14))):
+        at_ns += draw(st.integers(0, 60_000_000))
+        prompt = draw(st.integers(1, 40))
+        output = draw(st.integers(1, 24))
+        happenings.append((at_ns, "admit", number, prompt, output, draw(st.integers(0, 2))))
+        if aborts and draw(st.integers(0, 3)) == 0:
+            happenings.append((at_ns + draw(st.integers(0, 200_000_000)), "abort", number, 0, 0, 0))
+    order = sorted(happenings, key=lambda h: (h[0], h[1] != "admit"))
+    return Script(limits, order, draw(st.sampled_from([_LAW, _LAUNCHING])))
+
+
+_PROFILE = settings(max_examples=250, deadline=None, derandomize=True, database=None)
+
+
+@_PROFILE
+@given(script=scripts())
+def test_macro_steps_are_single_steps(script):
+    """Every stamp to the picosecond, every count and every preemption: a run is its steps."""
+    assert run_macro(script) == run_single(script)
+
+
+def test_the_random_workloads_do_preempt():
+    """The property above is not vacuous: a small KV cache forces preemption, and recomputation delays the victim."""
+    script = Script(
+        ServerLimits(max_num_seqs=4, max_num_batched_tokens=64, kv_tokens=64),
+        [(0, "admit", n, 20, 24, 0) for n in range(3)],
+    )
+    seen = run_macro(script)
+    assert sum(seen.preemptions.values()) > 0
+    assert seen.preemptions[0] == 0, "the oldest is never the victim"
+    assert seen == run_single(script)
+
+
+@_PROFILE
+@given(script=scripts())
+def test_no_limit_is_ever_broken(script):
+    """KV, sequences and the token budget of every step; each request gets exactly its tokens, one a step while it decodes."""
+    limits = script.limits
+    kv_limit = limits.kv_tokens or 1 << 60
+    model = ContinuousBatch(script.law, limits)
+    happenings = list(script.happenings)
+    wanted = {h[2]: h[4] for h in happenings if h[1] == "admit"}
+    prompts = {h[2]: h[3] for h in happenings if h[1] == "admit"}
+    tokens = dict.fromkeys(wanted, 0)
+    prefilled = dict.fromkeys(wanted, 0)
+    done, now_ns = set(), 0
+    gone = Seen()
+    while True:
+        plan = model.plan(now_ns)
+        if plan is None:
+            if not happenings:
+                break
+            now_ns = max(now_ns, happenings[0][0])
+            _happen(model, happenings, now_ns, gone)
+            continue
+        assert model.running <= limits.max_num_seqs
+        held = model.kv_tokens
+        result = model.commit(1, emitted=True)
+        now_ns = result.end_ns
+        chunks = sum(count for _, count in result.prefilled)
+        first_of_prompt = {s.id for s in result.first_tokens} | {s.id for s, _ in result.resumed}
+        decoded = sum(result.emitted.values()) - len(first_of_prompt)
+        assert chunks + decoded <= limits.max_num_batched_tokens
+        assert held + chunks + decoded <= kv_limit, "what the batch holds and what the step adds fit into the cache"
+        for number, count in result.emitted.items():
+            assert count == 1
+            tokens[number] += 1
+        for sequence, count in result.prefilled:
+            prefilled[sequence.id] += count
+        for sequence in result.finished:
+            assert tokens[sequence.id] == wanted[sequence.id]
+            if sequence.preemptions == 0:
+                assert prefilled[sequence.id] == prompts[sequence.id]
+            else:
+                assert prefilled[sequence.id] > prompts[sequence.id], "what was preempted is computed again"
+            done.add(sequence.id)
+        if happenings and happenings[0][0] <= now_ns:
+            _happen(model, happenings, now_ns, gone)
+    assert done | set(gone.aborted) == set(wanted), "every request ends"
+    assert model.kv_tokens == model.running == model.waiting == 0
+
+
+@_PROFILE
+@given(script=scripts(aborts=False))
+def test_first_tokens_come_in_order_of_admission(script):
+    """Chunked prefill serves the engine's queue in order: without priorities and preemption nobody overtakes."""
+    limits = ServerLimits(
+        max_num_seqs=script.limits.max_num_seqs, max_num_batched_tokens=script.limits.max_num_batched_tokens
+    )
+    seen = run_single(Script(limits, script.happenings))
+    stamps = [seen.first_ps[number] for number in sorted(seen.first_ps)]
+    assert stamps == sorted(stamps)
+
+
+def test_a_step_takes_what_its_law_says():
+    """One request alone: prefill a + 30 b, then each decode step a + c + d * context, by hand."""
+    model = ContinuousBatch(_LAW, ServerLimits(max_num_seqs=4, max_num_batched_tokens=20))
+    model.admit(request(0, "a", 0, 30, 3), 0, 3)
+    ends = []
+    while (plan := model.plan(0)) is not None:
+        ends += [plan.end_ps(k) for k in range(1, plan.steps + 1)]
+        model.commit(plan.steps)
+    a, b, c, d = (round(v * 1e6) for v in (_LAW.a_us, _LAW.b_us, _LAW.c_us, _LAW.d_us))
+    steps = [a + 20 * b, a + 10 * b, a + c + 31 * d, a + c + 32 * d]
+    assert ends == [sum(steps[: k + 1]) for k in range(4)]
+
+
+def test_chunks_follow_the_budget_left_by_decoding():
+    """A decoding sequence takes one token of the budget; the rest goes to prompts in order, chunk by chunk."""
+    model = ContinuousBatch(_LAW, ServerLimits(max_num_seqs=4, max_num_batched_tokens=10))
+    for number, prompt in enumerate((4, 12, 9)):
+        model.admit(request(number, "a", 0, prompt, 20), 0, 20)
+    chunks = []
+    for _ in range(3):
+        model.plan(0)
+        chunks.append([(s.id, count) for s, count in model.commit(1).prefilled])
+    assert chunks == [[(0, 4), (1, 6)], [(1, 6), (2, 3)], [(2, 6)]]
+
+
+def test_a_request_that_can_never_fit_is_refused():
+    model = ContinuousBatch(_LAW, ServerLimits(kv_tokens=50))
+    with pytest.raises(ValueError, match="can never fit"):
+        model.admit(request(0, "a", 0, 30, 21), 0, 21)
+    with pytest.raises(ValueError, match="at least one"):
+        model.admit(request(0, "a", 0, 30, 1), 0, 0)
+    model.admit(request(0, "a", 0, 30, 20), 0, 20)
+    with pytest.raises(ValueError, match="already"):
+        model.admit(request(0, "a", 0, 30, 20), 0, 20)
+
+
+def test_only_what_is_in_flight_can_be_committed():
+    model = ContinuousBatch(_LAW, ServerLimits())
+    with pytest.raises(ValueError, match="0 steps"):
+        model.commit(1)
+    model.admit(request(0, "a", 0, 5, 5), 0, 5)
+    model.plan(0)
+    with pytest.raises(ValueError, match="1 steps"):
+        model.commit(2)
+
+
+def test_priority_queue_admits_the_lower_number_first():
+    """Among waiting requests; what runs keeps running."""
+    model = ContinuousBatch(_LAW, ServerLimits(max_num_seqs=1, max_num_batched_tokens=64, priority_queue=True))
+    for number, priority in enumerate((5, 3, 1)):
+        model.admit(request(number, "a", 0, 5, 1, priority=priority), 0, 1)
+    order = []
+    while model.plan(0) is not None:
+        order += [s.id for s in model.commit(1).finished]
+    assert order == [2, 1, 0]
+
+
+def test_a_server_model_file_is_read_back(tmp_path):
+    """Round trip; and a file of another kind or a newer major version is refused by name."""
+    spec = PRESETS["h200-llama-8b"]
+    path = tmp_path / "server.json"
+    path.write_bytes(encode_server_model(spec))
+    assert load_server_model(str(path)) == spec
+    assert load_server_model("h200-llama-8b") == spec
+    with pytest.raises(ServerModelError, match="h200-llama-8b"):
+        load_server_model("h100")
+    newer = encode_server_model(spec).replace(b"server-model/1.0", b"server-model/2.0")
+    with pytest.raises(ServerModelError, match=r"2\.0"):
+        decode_server_model(newer, where="here")
+    with pytest.raises(ServerModelError, match="a_us"):
+        decode_server_model(encode_server_model(spec).replace(b"4990.0", b"0.0"), where="here")
