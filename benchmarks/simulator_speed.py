@@ -2,8 +2,8 @@
 
     python -m benchmarks.simulator_speed [--vidur]
 
-The Azure LLM 2023 conversation trace (../shared/traces, skipped when it is not there) is dealt to three tenants by row index and
-sped up to 0.9 of saturation; policy slo_aware, per-tenant histograms and a full result table. Best of five. With --vidur and
+The Azure LLM 2023 conversation trace (../shared/traces, skipped when it is not there) is dealt to three tenants by row index
+and sped up to 0.9 of saturation; policy slo_aware, per-tenant histograms and a full result table. Best of five. With --vidur and
 the package `vidur` installed its event loop runs on the same rows; else the figures measured of it (336 to 504 requests/s) are
 printed beside ours.
 """

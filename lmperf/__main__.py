@@ -20,14 +20,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"lmperf: {REMEDY}", file=sys.stderr)
         return ExitCode.BAD_CONFIG
     if arguments and arguments[0] in PASS_THROUGH:
-        from backends.emulator.cli import main as emulate  # noqa: PLC0415 (only this command needs it)
-
-        return emulate(arguments[1:])
+        return _pass_through(arguments[0], arguments[1:])
     args = build_parser().parse_args(arguments)
     args.argv = arguments
     from lmperf.cli.dispatch import run_command  # noqa: PLC0415 (the parser alone must stay light)
 
     return int(run_command(args))
+
+
+def _pass_through(command: str, arguments: list[str]) -> int:
+    """Servers parse their own flags, which know what they import."""
+    if command == "emulate":
+        from backends.emulator.cli import main as emulate  # noqa: PLC0415 (only this command needs it)
+
+        return emulate(arguments)
+    from lmperf.cli.gateway_command import main as gateway  # noqa: PLC0415 (only this command needs it)
+
+    return gateway(arguments)
 
 
 if __name__ == "__main__":

@@ -90,8 +90,9 @@ class Progress:
 
 
 def results_console() -> Console:
-    """Where results are printed: stdout, as wide as the terminal, and wide enough for a table where there is none."""
+    """Where results are printed: stdout, as wide as the terminal, and wide enough for a table where there is none. Text is
+    printed as it is: square brackets are intervals here, never markup."""
     from rich.console import Console  # noqa: PLC0415 (only a command that has results needs it)
 
-    console = Console(file=sys.stdout, highlight=False)
-    return console if console.is_terminal else Console(file=sys.stdout, highlight=False, width=128)
+    console = Console(file=sys.stdout, highlight=False, markup=False)
+    return console if console.is_terminal else Console(file=sys.stdout, highlight=False, markup=False, width=128)

@@ -19,8 +19,8 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from backends.wakeup import Wakeup, new_wakeup
 from backends.protocol import Clock
+from backends.wakeup import Wakeup, new_wakeup
 from scheduler.request import Request
 from tenants.measures.histogram import Histogram
 

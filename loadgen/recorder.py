@@ -1,8 +1,10 @@
 """The recorder: every outcome of a run goes in, and what a summary, a trace or a verdict needs comes out.
 
 The same for live runs, the gateway and simulations. ``on_outcome`` only appends to a buffer; every few hundred outcomes
-the buffer is turned into numpy columns at once and fed to histograms, compact columns and the rows on disk. Memory: the
-histograms (fixed), about 110 B a request, and one buffer; chunks of tokens go to disk and are not kept.
+(or every few thousand chunks: a live run's event loop waits meanwhile) the buffer is turned into numpy columns at once
+and fed to histograms, compact columns and the rows on disk. Memory: the histograms (fixed) and one buffer; chunks of
+tokens go to disk and are not kept, and so do the compact columns of a run that has a folder (without one they take about
+110 B a request).
 
 Statistics are over the requests whose *intended arrival* lies in the window; the rest is kept in the trace, marked. A
 request that never reached an event counts for it as never, with its age. A cancel that the workload planned is counted
@@ -42,6 +44,7 @@ OTHER_TENANTS = "(other)"
 _STALLED = frozenset((Status.FAILED, Status.TIMED_OUT, Status.UNFINISHED))
 _MAX_UNKNOWN_TENANTS = 1000
 _FLUSH_NS = 2_000_000_000
+_BATCH_CHUNKS = 8192
 _NO_FLUSH_NS = 2**63 - 1
 
 
@@ -95,7 +98,7 @@ class Recorder:
         self._codes = {tenant.name: code for code, tenant in enumerate(self.tenants)}
         self._batch_rows = batch_rows
         self._buffer: list[Outcome] = []
-        self._store = Store()
+        self._buffered_chunks = 0
         self._errors: Counter[tuple[int, str]] = Counter()
         self._sent: Counter[int] = Counter()
         self._disordered = 0
@@ -103,12 +106,17 @@ class Recorder:
         self._writer = None
         if run_dir is not None:
             self._writer = RowWriter(run_dir, self.metadata, tenants, window_ns, worker=worker)
+        # After the writer, which makes the folder.
+        self._store = Store(run_dir)
         self._flush_at_ns = self._next_flush_ns(0)
 
     def on_outcome(self, outcome: Outcome) -> None:
         """Take one outcome, in any order."""
         self._buffer.append(outcome)
-        if len(self._buffer) >= self._batch_rows or outcome.ended_ns >= self._flush_at_ns:
+        if outcome.chunk_offsets_us is not None:
+            self._buffered_chunks += len(outcome.chunk_offsets_us)
+        full = len(self._buffer) >= self._batch_rows or self._buffered_chunks >= _BATCH_CHUNKS
+        if full or outcome.ended_ns >= self._flush_at_ns:
             self.flush()
             self._flush_at_ns = self._next_flush_ns(outcome.ended_ns)
 
@@ -125,6 +133,7 @@ class Recorder:
     def flush(self) -> None:
         """Take in what is buffered, and hand the rows to the operating system."""
         outcomes, self._buffer = self._buffer, []
+        self._buffered_chunks = 0
         if not outcomes:
             return
         if self._writer is not None:

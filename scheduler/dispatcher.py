@@ -36,6 +36,7 @@ from scheduler.events import (
     PolicyChanged,
     PrefillProgress,
     Progress,
+    ProgressMany,
     RejectReason,
     SlotsChanged,
     TenantsChanged,
@@ -95,6 +96,7 @@ class Dispatcher:
             PrefillProgress: self._prefill_progress,
             FirstToken: self._first_token,
             Progress: self._progress,
+            ProgressMany: self._progress_many,
             Finished: self._finished,
             Cancelled: self._cancelled,
             DispatchFailed: self._dispatch_failed,
@@ -118,7 +120,7 @@ class Dispatcher:
         self._actions = []
         now_ns = event.now_ns
         self._handlers[type(event)](event)
-        if type(event) is not Progress:
+        if type(event) is not Progress and type(event) is not ProgressMany:
             # After the event, which may be what a timer waited for: an end at the very limit is an end, no time-out.
             self._run_timers(now_ns)
             self._fill(now_ns)
@@ -166,6 +168,15 @@ class Dispatcher:
         running = self._outstanding.get(event.request_id)
         if running is not None and running.generation == self._generation:
             self.policy.on_progress(event.request_id, event.new_tokens, event.now_ns)
+
+    def _progress_many(self, event: ProgressMany) -> None:
+        outstanding, generation = self._outstanding, self._generation
+        known = [
+            count
+            for count in event.counts
+            if (running := outstanding.get(count[0])) is not None and running.generation == generation
+        ]
+        self.policy.on_progress_many(known, event.now_ns)
 
     def _finished(self, event: Finished) -> None:
         self._end(event.request_id, event.prompt_tokens, event.output_tokens, event.now_ns)

@@ -67,6 +67,12 @@ class Progress(Event, frozen=True, tag="progress"):
     new_tokens: int
 
 
+class ProgressMany(Event, frozen=True, tag="progress_many"):
+    """``Progress`` of several requests at once, as (request id, new tokens) in id order."""
+
+    counts: tuple[tuple[int, int], ...]
+
+
 class Finished(Event, frozen=True, tag="finished"):
     """A dispatched request ended with ``status``; token counts are the truth as far as known."""
 
@@ -123,6 +129,7 @@ AnyEvent = (
     | PrefillProgress
     | FirstToken
     | Progress
+    | ProgressMany
     | Finished
     | Cancelled
     | DispatchFailed

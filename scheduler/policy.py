@@ -51,6 +51,9 @@ class Policy(Protocol):
     def on_progress(self, request_id: int, new_tokens: int, now_ns: int) -> None:
         """A dispatched request gave ``new_tokens`` more output tokens."""
 
+    def on_progress_many(self, counts: Sequence[tuple[int, int]], now_ns: int) -> None:
+        """``on_progress`` for several (request id, new tokens) at once, in that order."""
+
     def on_finish(self, request_id: int, prompt_tokens: int, output_tokens: int, now_ns: int) -> None:
         """A dispatched request ended, however it ended; the counts are the truth, for the correction of its charge."""
 

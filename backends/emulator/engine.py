@@ -2,7 +2,8 @@
 
 A step ends where the model says: the previous step's end plus its duration, never "now plus its duration". When the
 loop is late, the next step is merely shorter to wait for; its end does not move. Likewise a request enters the
-engine's queue at the instant it was received plus the law's offset: it joins a step only if that instant is not after
+engine's queue at the instant it was received plus the law's offset (with what the law adds for the streams that run; requests
+enter in the order of receipt): it joins a step only if that instant is not after
 the step's start, however late the loop came round. So the tokens' planned times are exactly those that the simulator
 computes from the same arrivals; what the host adds is the *lateness*: from a step's planned end to its last write,
 measured every step.
@@ -111,6 +112,7 @@ class Engine:
         self._plan: Plan | None = None
         self._step_end_ns = 0
         self._last_end_ns = 0
+        self._last_entered_ns = 0
         self.failure: BaseException | None = None
 
     @property
@@ -121,7 +123,8 @@ class Engine:
         """Let a request in; calls must come in order of ``received_ns``. Its ``done`` resolves after its last token."""
         if self.failure is not None:
             raise EngineFailedError("the engine has failed") from self.failure
-        generation.entered_ns = generation.received_ns + self._offset_ns
+        entered_ns = generation.received_ns + self._offset_ns + self._model.entry_ns()
+        generation.entered_ns = self._last_entered_ns = max(self._last_entered_ns, entered_ns)
         self._generations[generation.request.id] = generation
         self._arriving.append(generation)
         if self._plan is None and len(self._arriving) == 1:

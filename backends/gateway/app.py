@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 
 import msgspec
 from aiohttp import web
@@ -26,7 +27,6 @@ from backends.gateway.turn import Turn
 from tenants.tenant import Tenant
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-_TENANT = web.RequestKey("tenant", str)
 _CLIENT_CLOSED = 499  # never sent: the client is gone; what a log of such a request is known by
 
 
@@ -58,21 +58,18 @@ class App:
             self._check_headers(request)
             return await handler(request)
         except Refusal as refusal:
-            return self._refuse(request, refusal)
-        except web.HTTPRequestEntityTooLarge:
-            return self._refuse(request, self._too_large())
+            return self._refuse(refusal)
         except web.HTTPException as error:
-            return self._refuse(request, Refusal(error.status, Reason.NO_ROUTE, f"{request.method}: {error.reason}"))
+            return self._refuse(Refusal(error.status, Reason.NO_ROUTE, f"{request.method}: {error.reason}"))
         except ConnectionError:
             return web.Response(status=_CLIENT_CLOSED)
         except Exception as error:  # noqa: BLE001 (the last place where a fault of ours can be counted and answered)
             event("internal_error", level=logging.ERROR, exception=type(error).__name__, at=_where(error))
-            return self._refuse(request, Refusal(500, Reason.INTERNAL, "the gateway failed on this request"))
+            return self._refuse(Refusal(500, Reason.INTERNAL, "the gateway failed on this request"))
 
-    def _refuse(self, request: web.Request, refusal: Refusal) -> web.Response:
-        tenant = request.get(_TENANT, "")
-        self._gate.metrics.refused(tenant, refusal.reason)
-        event("refused", tenant=tenant or None, reason=refusal.reason, http_status=refusal.status)
+    def _refuse(self, refusal: Refusal) -> web.Response:
+        self._gate.metrics.refused(refusal.tenant, refusal.reason)
+        event("refused", tenant=refusal.tenant or None, reason=refusal.reason, http_status=refusal.status)
         response = refusal.response()
         if refusal.status in {408, 413, 431}:
             response.force_close()  # what is left of such a request is not worth reading
@@ -96,6 +93,8 @@ class App:
         try:
             async with asyncio.timeout(limits.client_stall_s):
                 return await request.read()
+        except web.HTTPRequestEntityTooLarge as error:
+            raise self._too_large() from error
         except TimeoutError as error:
             raise Refusal(
                 408, Reason.SLOW_REQUEST, f"the request body was not complete after {limits.client_stall_s:g} s"
@@ -112,16 +111,16 @@ class App:
     async def _generate(self, request: web.Request, *, chat: bool) -> web.StreamResponse:
         gate = self._gate
         tenant = self._tenant(request)
-        limits = gate.config.limits
-        if gate.draining:
-            raise Refusal(503, Reason.DRAINING, "this gateway is stopping", retry_after_s=limits.retry_after_s)
-        if not gate.upstreams.any_up():
-            raise Refusal(503, Reason.NO_UPSTREAM, "no upstream is up", retry_after_s=gate.config.probe_interval_s)
-        with gate.at_work():
+        with gate.at_work(), _known_as(tenant):
             return await self._turn(request, tenant, chat=chat)
 
     async def _turn(self, request: web.Request, tenant: Tenant, *, chat: bool) -> web.StreamResponse:
         gate = self._gate
+        if gate.draining:
+            retry_s = gate.config.limits.retry_after_s
+            raise Refusal(503, Reason.DRAINING, "this gateway is stopping", retry_after_s=retry_s)
+        if not gate.upstreams.any_up():
+            raise Refusal(503, Reason.NO_UPSTREAM, "no upstream is up", retry_after_s=gate.config.probe_interval_s)
         body = await self._body(request)
         arrival_ns = gate.clock()
         takes_priority = any(upstream.takes_priority for upstream in gate.config.upstreams)
@@ -135,9 +134,7 @@ class App:
         return await Turn(gate, request, tenant, ask, arrival_ns).serve()
 
     def _tenant(self, request: web.Request) -> Tenant:
-        tenant = self._gate.identities.tenant(request.headers.get("Authorization"), request.headers.get(TENANT_HEADER))
-        request[_TENANT] = tenant.name
-        return tenant
+        return self._gate.identities.tenant(request.headers.get("Authorization"), request.headers.get(TENANT_HEADER))
 
     # -- the rest ----------------------------------------------------------------------------------------------------
 
@@ -217,6 +214,16 @@ class App:
                 "dispatcher": gate.driver.dispatcher.snapshot(),
             }
         )
+
+
+@contextmanager
+def _known_as(tenant: Tenant) -> Iterator[None]:
+    """Refusals inside are the tenant's."""
+    try:
+        yield
+    except Refusal as refusal:
+        refusal.tenant = tenant.name
+        raise
 
 
 def _where(error: BaseException) -> str | None:

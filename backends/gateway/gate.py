@@ -36,7 +36,9 @@ _FIXED = ("host", "port", "cost", "prefill_rate", "wire", "probe_interval_s")
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What ``POST /admin/reload`` may ask for in its body; what is not named stays. ``slots`` by upstream."""
+    """What ``POST /admin/reload`` may ask for in its body; what is not named stays. ``slots`` by upstream. The
+    next reload from the configuration's source replaces it.
+    """
 
     policy: str | None = None
     options: dict[str, object] | None = None

@@ -58,13 +58,14 @@ _TYPES = {
 
 
 class Refusal(Exception):  # noqa: N818 (an answer to the client, not a fault of ours)
-    """``retry_after_s`` None: coming back does not help."""
+    """``retry_after_s`` None: coming back does not help. ``tenant``: whose request it was, once that is known."""
 
     def __init__(self, status: int, reason: str, message: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(message)
         self.status = status
         self.reason = str(reason)
         self.retry_after_s = retry_after_s
+        self.tenant = ""
 
     def body(self) -> bytes:
         kind = _TYPES.get(self.status, "api_error")

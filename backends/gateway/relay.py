@@ -24,6 +24,9 @@ from scheduler.request import ErrorClass
 Take = Callable[[bytes, int], None]
 """``take(body, received_ns)``: never empty."""
 
+LastOutput = Callable[[], int | None]
+"""When output came last, in ns; None before the first."""
+
 _NS = 1_000_000_000
 
 
@@ -43,6 +46,7 @@ class Relay:
         "_head_complete",
         "_idle_ns",
         "_last_ns",
+        "_last_output",
         "_loop",
         "_options",
         "_parse",
@@ -77,6 +81,7 @@ class Relay:
         self._options = options
         self._idle_ns = None if options.token_timeout_s is None else round(options.token_timeout_s * _NS)
         self._take: Take | None = None
+        self._last_output: LastOutput | None = None
         self._parts: list[bytes] = []
         self._last_ns = 0
         self._quiet = 0
@@ -102,11 +107,14 @@ class Relay:
     def is_encoded(self) -> bool:
         return (self.header(b"content-encoding") or "identity").lower() != "identity"
 
-    def start(self, take: Take) -> None:
-        """From here on the body goes to ``take``; first what came already."""
+    def start(self, take: Take, last_output: LastOutput | None = None) -> None:
+        """From here on the body goes to ``take``; first what came already. With ``last_output`` the response ends when no
+        output follows output for the wire's ``token_timeout_s``; before the first, an engine may queue as it likes.
+        """
         self._take = take
+        self._last_output = last_output
         self._flush()
-        if self._idle_ns is not None and not self.done.done():
+        if self._idle_ns is not None and last_output is not None and not self.done.done():
             self._timer = self._loop.call_later(self._idle_ns / _NS, self._watch)
 
     def fail(self, error_class: ErrorClass, detail: str) -> None:
@@ -118,17 +126,20 @@ class Relay:
     def release(self) -> None:
         """Nothing more is wanted of it. Breaks the cycle with the parser, which holds bound methods."""
         self._end(reusable=self.reusable)
-        self._take = None
+        self._take = self._last_output = None
         del self._parser, self._parse
 
     def _watch(self) -> None:
-        """One timer a response, not one a token: the deadline moves with every segment and is read when the timer fires."""
+        """One timer a response, not one a token: the deadline moves with every token and is read when the timer fires."""
         assert self._idle_ns is not None, "armed by start"
-        left_ns = self._last_ns + self._idle_ns - self._clock()
+        assert self._last_output is not None, "armed by start"
+        now_ns = self._clock()
+        last_ns = self._last_output()
+        left_ns = (now_ns if last_ns is None else last_ns) + self._idle_ns - now_ns
         if left_ns > 0:
             self._timer = self._loop.call_later(left_ns / _NS + 0.001, self._watch)
         else:
-            self.fail(ErrorClass.TOKEN_TIMEOUT, f"the upstream went silent for {self._idle_ns / _NS:g} s")
+            self.fail(ErrorClass.TOKEN_TIMEOUT, f"no token followed within {self._idle_ns / _NS:g} s")
 
     # What the connection calls.
 

@@ -57,8 +57,7 @@ class Turn:
         self._abort: AbortReason | None = None
         self._stalled = False
         self._ended = False
-        folds_or_streams = ask.mode is not Mode.WHOLE
-        first_s = limits.first_token_timeout_s if folds_or_streams else None
+        first_s = None if ask.mode is Mode.WHOLE else limits.first_token_timeout_s
         ttl_s = limits.queue_timeout_s if tenant.limits.ttl_ns is None else None
         self._request = Request(
             id=next(gate.ids),
@@ -104,9 +103,8 @@ class Turn:
                 self._http.headers, self._tenant.name, keep_authorization=not self._gate.identities.has_keys
             )
             headers["content-type"] = "application/json"
-            body = self._ask.body
             try:
-                exchange = await server.send(path, headers, body)
+                exchange = await server.send(path, headers, self._ask.body)
             except WireError as error:
                 fault = error
             except ValueError as error:
@@ -162,16 +160,15 @@ class Turn:
         reader = None if relay.is_encoded else EventReader(self._answer, wire.max_event_bytes)
         strip = UsageStrip(wire.max_event_bytes) if self._ask.strip_usage and not relay.is_encoded else None
         passing = self._passing = Passing(reader, strip, down.write)
-        relay.start(passing.take)
+        relay.start(passing.take, self._last_output)
         await relay.done
         if relay.fault is None:
             passing.close(self._gate.clock())
             self._end(None if reader is None else judge_stream(self._answer, reader.unreadable))
             await down.finish()
         else:
-            fault = relay.fault
-            self._end(fault, reason=Reason.UPSTREAM_CUT)
-            self._cut(Refusal(502, Reason.UPSTREAM_CUT, fault.detail))
+            self._end(relay.fault, reason=Reason.UPSTREAM_CUT)
+            self._cut(Refusal(502, Reason.UPSTREAM_CUT, relay.fault.detail))
         assert down.response is not None, "begun"
         return down.response
 
@@ -188,7 +185,7 @@ class Turn:
             reader.read(body, now_ns)
             self._bound(relay)
 
-        relay.start(take)
+        relay.start(take, self._last_output)
         await relay.done
         if relay.fault is not None:
             self._failed(relay.fault, Reason.UPSTREAM_CUT)
@@ -236,6 +233,9 @@ class Turn:
 
     def _tokens(self, received_ns: int, count: int | None) -> None:
         self._ticket.tokens(received_ns, count)
+
+    def _last_output(self) -> int | None:
+        return self._ticket.last_ns
 
     def _on_abort(self, reason: AbortReason) -> None:
         if reason is not AbortReason.CANCELLED and self._task is not None:

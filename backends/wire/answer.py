@@ -13,7 +13,7 @@ from typing import Protocol
 import msgspec
 
 from backends.protocol import OnTokens
-from backends.wire.chunk import Usage, carries_output, decode_chunk, error_text
+from backends.wire.chunk import Usage, carries_output, decode_chunk, error_text, is_plain
 from backends.wire.faults import WireError
 from backends.wire.tokens import tokens_per_chunk
 from scheduler.request import ErrorClass, TokensSource
@@ -94,6 +94,11 @@ class OpenAiAnswer:
         choices = chunk.choices
         if not choices or chunk.error:
             return self._no_choices(payload)
+        if len(choices) == 1 and usage is None and is_plain(choices[0]):
+            # Nearly every chunk of nearly every server: one stamp, and nothing more to learn from it.
+            self.chunk_ns.append(now_ns)
+            self._on_tokens(now_ns, None)
+            return False
         output = False
         ids = 0
         for choice in choices:

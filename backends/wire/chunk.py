@@ -74,6 +74,18 @@ def carries_output(choice: Choice) -> bool:
     return bool(choice.text or choice.token_ids)
 
 
+def is_plain(choice: Choice) -> bool:
+    """True for a choice that holds new text of the only answer and nothing else: no end, no token ids, no other index.
+    False proves nothing.
+    """
+    delta = choice.delta
+    if choice.finish_reason is not None or choice.index != 0 or choice.token_ids is not None:
+        return False
+    if delta is None:
+        return bool(choice.text)
+    return bool(delta.content) and delta.token_ids is None
+
+
 def error_text(payload: bytes) -> str | None:
     """The message of an error object in any of the shapes that servers use, or None when ``payload`` is no error.
 

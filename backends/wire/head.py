@@ -21,7 +21,7 @@ from scheduler.request import ErrorClass
 _OWN = frozenset(
     {"connection", "content-length", "transfer-encoding", "accept-encoding", "host", "proxy-authorization"}
 )
-_PLAIN = frozenset({"content-type", "accept", "user-agent", "x-lmperf-tenant"})
+_PLAIN = frozenset({"content-type", "accept", "user-agent", "x-lmperf-tenant", "x-request-id"})
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
 _BREAKS = re.compile(r"[\r\n\0]")
 _SHOWN = 400

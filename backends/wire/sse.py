@@ -10,6 +10,7 @@ came.
 from __future__ import annotations
 
 _BOM = b"\xef\xbb\xbf"
+_LF, _CR = 0x0A, 0x0D
 _OVERHEAD = 64  # an object for every piece held: many empty ones are not free
 
 
@@ -38,12 +39,13 @@ class SseDecoder:
 
     def feed(self, segment: bytes) -> list[bytes]:
         """The data of every event that ``segment`` completes. SseOverflowError when one event grows past the bound."""
-        if self._clean and segment.endswith(b"\n\n") and segment.startswith(b"data: ") and b"\r" not in segment:
+        # A byte is looked for by its number: several times cheaper than as a one-byte string.
+        if self._clean and segment.endswith(b"\n\n") and segment.startswith(b"data: ") and _CR not in segment:
             body = segment[6:-2]
-            if b"\n" not in body:
+            if _LF not in body:
                 return [body]
             parts = body.split(b"\n\ndata: ")
-            if b"\n" not in b"".join(parts):
+            if _LF not in b"".join(parts):
                 return parts
         return self._feed_lines(segment)
 
@@ -60,7 +62,7 @@ class SseDecoder:
         events: list[bytes] = []
         if self._skip_lf and segment:
             self._skip_lf = False
-            if segment[0] == 0x0A:
+            if segment[0] == _LF:
                 segment = segment[1:]
         if not segment:
             return events
@@ -77,7 +79,7 @@ class SseDecoder:
             self._partial.append(rest)
             self._partial_size += len(rest) + _OVERHEAD
             self._check_size()
-        self._skip_lf = segment[-1] == 0x0D
+        self._skip_lf = segment[-1] == _CR
         self._clean = not (self._skip_lf or self._partial or self._data or self._first_line)
         return events
 

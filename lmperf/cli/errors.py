@@ -7,6 +7,7 @@ from backends.protocol import BackendError
 from lmperf.scenario.faults import ScenarioError
 from lmperf.wiring.prompting import TokenizerError
 from lmperf.wiring.sources import SourceError
+from loadgen.summary.files import SummaryError
 from loadgen.trace.errors import TraceError
 from scheduler.calibration.step_law import CalibrationError
 from scheduler.drivers.simulated import SimulationError
@@ -21,6 +22,7 @@ BAD_CONFIGURATION: tuple[type[Exception], ...] = (
     SourceError,
     TokenizerError,
     TraceError,
+    SummaryError,
     ServerModelError,
     CalibrationError,
     SimulationError,

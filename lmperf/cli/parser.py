@@ -19,7 +19,7 @@ Live, against a real server:   lmperf run SCENARIO            (or: lmperf run --
 Offline, by simulation:        lmperf simulate TRACE|SCENARIO --policies fifo,wfq,slo_aware
 """
 
-PASS_THROUGH = ("emulate",)
+PASS_THROUGH = ("emulate", "gateway")
 """Commands whose own modules parse their flags."""
 
 
@@ -44,6 +44,7 @@ def build_parser() -> argparse.ArgumentParser:
     _calibrate(commands.add_parser("calibrate", help="fit a server model to captured traces", allow_abbrev=False))
     _demo(commands.add_parser("demo", help="the main job in 90 seconds, on the embedded server", allow_abbrev=False))
     commands.add_parser("emulate", help="start the embedded OpenAI-compatible server", add_help=False)
+    commands.add_parser("gateway", help="the queue in front of real servers, for any client", add_help=False)
     _report(commands.add_parser("report", help="render the HTML report of a run again", allow_abbrev=False))
     _compare(commands.add_parser("compare", help="two or more runs side by side", allow_abbrev=False))
     _trace(commands.add_parser("trace", help="inspect, convert, slice, scale, import traces", allow_abbrev=False))
@@ -144,7 +145,15 @@ def _simulate(parser: argparse.ArgumentParser) -> None:
         "Replay a captured trace (a run folder or a file) or a scenario in the simulator under several policies. A trace is "
         "calibrated first, and how well the captured run is reproduced is printed before any comparison."
     )
-    parser.add_argument("source", help="run folder, trace file, scenario file, or the name of a built-in scenario")
+    parser.add_argument(
+        "source", nargs="?", help="run folder, trace file, scenario file, or the name of a built-in scenario"
+    )
+    parser.add_argument("--suite", metavar="NAME", help="a set of scenarios and one table: policy-study")
+    parser.add_argument(
+        "--trace",
+        metavar="FILE",
+        help="the trace of the suite's scenarios that need one (the Azure LLM 2023 conversations)",
+    )
     parser.add_argument(
         "--policies", default="fifo,wfq,slo_aware", metavar="A,B,...", help="or 'all' (default: %(default)s)"
     )

@@ -114,7 +114,7 @@ def quick_scenario(args: argparse.Namespace) -> dict[str, Any]:
     slots: dict[str, Any] | None = None
     policy = args.policy
     if args.request_rate is None:
-        tenant["users"] = args.concurrency or DEFAULT_USERS
+        tenant["users"] = DEFAULT_USERS if args.concurrency is None else args.concurrency
     else:
         tenant["rate"] = args.request_rate
         if args.burstiness is not None:
@@ -155,12 +155,12 @@ def quick_scenario(args: argparse.Namespace) -> dict[str, Any]:
 
 def _goodput(limits: list[str]) -> dict[str, float | None]:
     """``ttft:200 tpot:30`` as limits of a tenant; without a target they promise nothing and only count goodput."""
-    from tenants.thresholds import ThresholdError, parse_goodput  # noqa: PLC0415 (only with the flag)
+    from tenants.thresholds import parse_goodput  # noqa: PLC0415 (only with the flag)
 
     try:
         slo = parse_goodput(limits)
-    except ThresholdError as error:
-        raise ScenarioError.single("<flags>", f"--goodput: {error}", "write --goodput ttft:200 tpot:30 (ms)") from error
+    except ValueError as error:
+        raise ScenarioError.single("<flags>", str(error), "write --goodput ttft:200 tpot:30 (ms)") from error
     values = {
         "ttft_ms": slo.ttft_ns,
         "tpot_ms": slo.tpot_ns,

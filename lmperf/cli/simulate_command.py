@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -15,6 +15,7 @@ from lmperf.cli.output import log_file, output_folder
 from lmperf.cli.scenarios import named_scenario
 from lmperf.console import Progress, results_console
 from lmperf.exit_codes import ExitCode
+from lmperf.scenario.faults import ScenarioError
 from lmperf.wiring.captured import captured_run, is_trace, server_for
 from lmperf.wiring.offline import (
     ScenarioAnswer,
@@ -33,18 +34,35 @@ from scheduler.server_model.spec import encode_server_model
 
 DEFAULT_SEEDS = 20
 
+Work = Callable[[Progress, Console, Path], None]
+"""What is left to do once the input has been read: simulate, say, and write into a folder."""
+
 
 def run(args: argparse.Namespace) -> ExitCode:
+    if args.suite is not None:
+        from lmperf.cli.suite_command import run_suite_command  # noqa: PLC0415 (only with the flag)
+
+        return run_suite_command(args)
+    if args.source is None:
+        raise ScenarioError.single(
+            "<flags>", "neither a source nor a suite is named", "name a run folder or a scenario"
+        )
     choices = policy_choices(args.policies)
-    progress = Progress(quiet=args.quiet)
+    if not choices:
+        raise ScenarioError.single("<flags>", "--policies names no policy", "fifo,wfq,slo_aware, or all")
+    if args.seeds is not None and args.seeds < 1:
+        raise ScenarioError.single("<flags>", f"--seeds is {args.seeds}", "at least 1")
+    if is_trace(args.source) and (args.settings or args.seeds is not None or args.seed is not None):
+        raise ScenarioError.single(
+            "<flags>", "--set, --seed and --seeds change a scenario, and this is a trace: it has one realisation"
+        )
+    # Read before a folder is made: a file that cannot be used leaves nothing behind.
+    work = _trace(args, choices) if is_trace(args.source) else _scenario(args, choices)
     name = Path(args.source).stem or "trace"
     directory = free_folder(output_folder(args, f"simulate-{name}"))
     console = results_console()
     with log_file(directory, args.argv):
-        if is_trace(args.source):
-            _trace(args, choices, progress, console, directory)
-        else:
-            _scenario(args, choices, progress, console, directory)
+        work(Progress(quiet=args.quiet), console, directory)
     console.print(f"written: {directory / 'comparison.html'}, {directory / 'comparison.json'}", soft_wrap=True)
     return ExitCode.OK
 
@@ -54,18 +72,20 @@ def _counted(progress: Progress, what: str) -> OnProgress:
     return lambda done, total: progress.counting(what, done, total, started)
 
 
-def _scenario(
-    args: argparse.Namespace, choices: Sequence[PolicyChoice], progress: Progress, console: Console, directory: Path
-) -> None:
+def _scenario(args: argparse.Namespace, choices: Sequence[PolicyChoice]) -> Work:
     scenario = named_scenario(args.source, args)
     seeds = args.seeds or DEFAULT_SEEDS
-    progress.stage(f"{scenario.model.name}: {len(choices)} policies, baseline and raised load, {seeds} seeds")
-    answer = simulate_scenario(
-        scenario, choices, seeds, processes=args.processes, on_progress=_counted(progress, "simulated runs")
-    )
-    progress.done()
-    _say_scenario(console, answer, seeds)
-    _write(directory, [(c.noisy, c.verdicts) for c in answer.comparisons], command=args.argv, answer=answer)
+
+    def work(progress: Progress, console: Console, directory: Path) -> None:
+        progress.stage(f"{scenario.model.name}: {len(choices)} policies, baseline and raised load, {seeds} seeds")
+        answer = simulate_scenario(
+            scenario, choices, seeds, processes=args.processes, on_progress=_counted(progress, "simulated runs")
+        )
+        progress.done()
+        _say_scenario(console, answer, seeds)
+        _write(directory, [(c.noisy, c.verdicts) for c in answer.comparisons], command=args.argv, answer=answer)
+
+    return work
 
 
 def _say_scenario(console: Console, answer: ScenarioAnswer, seeds: int) -> None:
@@ -79,22 +99,26 @@ def _say_scenario(console: Console, answer: ScenarioAnswer, seeds: int) -> None:
         print_verdicts(console, comparison.verdicts, comparison.noisy, loads="baseline against raised load")
 
 
-def _trace(
-    args: argparse.Namespace, choices: Sequence[PolicyChoice], progress: Progress, console: Console, directory: Path
-) -> None:
+def _trace(args: argparse.Namespace, choices: Sequence[PolicyChoice]) -> Work:
     captured = captured_run(args.source, recorded=args.arrivals == "recorded")
-    progress.stage(f"{args.source}: {len(captured.trace)} requests of {len(captured.tenants)} tenants")
     server, fit = server_for(captured, args.server_model)
-    if fit is not None:
-        (directory / "server-model.json").write_bytes(encode_server_model(server))
-        for warning in fit.warnings:
-            console.print(f"calibration: {warning}", soft_wrap=True)
-    answer = replay_policies(captured, server, fit, choices, on_stage=progress.stage)
-    progress.stage("deriving baseline and raised loads")
-    answer = simulate_trace(answer, choices, processes=args.processes, on_progress=_counted(progress, "simulated runs"))
-    progress.done()
-    say_trace(console, answer, args.arrivals)
-    _write(directory, [(c.noisy, c.verdicts) for c in answer.comparisons], command=args.argv, answer=answer)
+
+    def work(progress: Progress, console: Console, directory: Path) -> None:
+        progress.stage(f"{args.source}: {len(captured.trace)} requests of {len(captured.tenants)} tenants")
+        if fit is not None:
+            (directory / "server-model.json").write_bytes(encode_server_model(server))
+            for warning in fit.warnings:
+                console.print(f"calibration: {warning}", soft_wrap=True)
+        answer = replay_policies(captured, server, fit, choices, on_stage=progress.stage)
+        progress.stage("deriving baseline and raised loads")
+        answer = simulate_trace(
+            answer, choices, processes=args.processes, on_progress=_counted(progress, "simulated runs")
+        )
+        progress.done()
+        say_trace(console, answer, args.arrivals)
+        _write(directory, [(c.noisy, c.verdicts) for c in answer.comparisons], command=args.argv, answer=answer)
+
+    return work
 
 
 def say_trace(console: Console, answer: TraceAnswer, arrivals: str) -> None:

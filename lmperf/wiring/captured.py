@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from scheduler.calibration.step_law import CalibrationError, LawFit, fit_law
 from scheduler.cost import CostModel
 from scheduler.server_model.spec import ServerLimits, ServerModelSpec, load_server_model
 from scheduler.slots import Slots
-from tenants.measures.columns import StatusCode
+from tenants.measures.columns import Int64s, StatusCode
 from tenants.tenant import Tenant
 
 SCENARIO_SUFFIXES = (".yaml", ".yml")
@@ -124,7 +125,35 @@ def observations_of(trace: Trace) -> Observations:
             f"{trace.path}: no request with a first token, so no server model can be fitted to it; name one with "
             "--server-model FILE|PRESET"
         )
-    return Observations(str(trace.path), sent[good], first[good], last[good], prompt[good], output[good])
+    rows = np.flatnonzero(good)
+    rows = rows[np.argsort(sent[rows], kind="stable")]
+    gaps = trace.gaps()
+    kept = good[gaps.owner]
+    users, turnaround_ns = None, 0
+    if trace.metadata.load_mode == "closed":
+        users, turnaround_ns = _users_of(sent[rows], last[rows])
+    return Observations(
+        run_name(trace.path),
+        sent[rows],
+        first[rows],
+        last[rows],
+        prompt[rows],
+        output[rows],
+        users=users,
+        turnaround_ns=turnaround_ns,
+        gaps_ns=gaps.gap_ns[kept] if kept.any() else None,
+    )
+
+
+def _users_of(sent_ns: Int64s, last_ns: Int64s) -> tuple[int, int]:
+    """How many users a closed loop had (the most requests at once), and how long one takes from answer to next request
+    (median; the k-th request after the first of every user follows the k-th answer)."""
+    change = np.concatenate([np.ones(len(sent_ns), dtype=np.int64), -np.ones(len(last_ns), dtype=np.int64)])
+    # At one instant the answer comes before the request that it allows.
+    order = np.lexsort((change, np.concatenate([sent_ns, last_ns])))
+    users = int(np.cumsum(change[order]).max())
+    waits = sent_ns[users:] - np.sort(last_ns)[: len(sent_ns) - users]
+    return users, max(0, int(np.median(waits))) if len(waits) else 0
 
 
 def server_for(captured: CapturedRun, server_model: str | None) -> tuple[ServerModelSpec, LawFit | None]:
@@ -132,16 +161,20 @@ def server_for(captured: CapturedRun, server_model: str | None) -> tuple[ServerM
     if server_model is not None:
         return load_server_model(server_model), None
     fit = fit_law([observations_of(captured.trace)])
-    known = captured.trace.metadata.server_model
-    if known is not None:
-        limits = msgspec.convert(known, ServerModelSpec).limits
-    else:
-        limits = limits_seen(fit)
+    limits = known_limits([captured]) or limits_seen(fit)
     return ServerModelSpec(name=f"calibrated from {captured.name}", law=fit.law, limits=limits), fit
 
 
-def limits_seen(fit: LawFit, *, max_num_seqs: int | None = None, batched_tokens: int | None = None) -> ServerLimits:
+def known_limits(captures: Sequence[CapturedRun]) -> ServerLimits | None:
+    """The engine's limits, where the header of a capture has them."""
+    for capture in captures:
+        model = capture.trace.metadata.server_model
+        if model is not None:
+            return msgspec.convert(model, ServerModelSpec).limits
+    return None
+
+
+def limits_seen(fit: LawFit) -> ServerLimits:
     """Limits where nobody states them: the most requests that decoded at once, and a usual token budget."""
-    sequences = max(fit.peak_decoding, 1) if max_num_seqs is None else max_num_seqs
-    tokens = max(MIN_BATCHED_TOKENS, sequences) if batched_tokens is None else batched_tokens
-    return ServerLimits(max_num_seqs=sequences, max_num_batched_tokens=tokens)
+    sequences = max(fit.peak_decoding, 1)
+    return ServerLimits(max_num_seqs=sequences, max_num_batched_tokens=max(MIN_BATCHED_TOKENS, sequences))

@@ -28,6 +28,7 @@ from lmperf.wiring.sources import arrivals_end_ns, growth_of, recipe_of, source_
 from lmperf.wiring.targets import Target, ready_target
 from loadgen.live.calls import CallMaker, LookAhead
 from loadgen.live.engine import LiveEnd, LiveRun
+from loadgen.live.failures import Failures
 from loadgen.live.lengths import LengthCheck
 from loadgen.live.watch import OwnLoad, Watch
 from loadgen.recorder import Recorder
@@ -107,7 +108,7 @@ async def run_live(scenario: Scenario, plan: Plan, options: LiveOptions, progres
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "scenario.resolved.yaml").write_text(resolved_yaml(scenario, plan), encoding="utf-8")
         with _dispatcher(plan, directory, log=options.event_log) as dispatcher:
-            session = _Session(plan, source, target, dispatcher, directory, clock, progress)
+            session = _Session(plan, source, target, dispatcher, directory, clock, progress, scenario.secrets.redact)
             calls = CallMaker(wires_of(plan, scenario, target), prompts)
             return await session.run(calls, options)
 
@@ -134,7 +135,9 @@ class _Session:
         directory: Path,
         clock: _Clock,
         progress: Progress,
+        redact: Callable[[str], str],
     ) -> None:
+        self._redact = redact
         self._plan = plan
         self._source = source
         self._target = target
@@ -168,7 +171,8 @@ class _Session:
             with _interruptible(run.stop):
                 async with Watch() as watch:
                     recorder = self._recorder(clock.start_soon())
-                    lengths = LengthCheck(recorder.on_outcome)
+                    failures = Failures(recorder.on_outcome)
+                    lengths = LengthCheck(failures)
                     ticker = asyncio.create_task(self._tick(run, recorder))
                     try:
                         end = await run.run(lengths)
@@ -179,7 +183,8 @@ class _Session:
         finally:
             gc.unfreeze()
         self._progress.done()
-        return await self._finish(recorder, end, load, lengths, options)
+        notes = [*lengths.warnings(), *map(self._redact, failures.notes())]
+        return await self._finish(recorder, end, load, notes, options)
 
     def _recorder(self, start_utc: str) -> Recorder:
         """The recorder of a run whose start is known."""
@@ -217,7 +222,7 @@ class _Session:
         recorder: Recorder,
         end: LiveEnd,
         load: OwnLoad,
-        lengths: LengthCheck,
+        notes: list[str],
         options: LiveOptions,
     ) -> RunResult:
         server: dict[str, object] = {
@@ -241,7 +246,7 @@ class _Session:
             directory=self._directory,
             percentiles=options.percentiles,
             server=server,
-            warnings=_warnings(self._plan, end, load, lengths),
+            warnings=_warnings(self._plan, end, load, notes),
             interrupted=end.interrupted,
         )
 
@@ -281,9 +286,8 @@ def _connections(plan: Plan) -> int:
     return users or _WARM_UP_CONNECTIONS
 
 
-def _warnings(plan: Plan, end: LiveEnd, load: OwnLoad, lengths: LengthCheck) -> tuple[str, ...]:
-    found = [str(warning) for warning in plan.warnings]
-    found += lengths.warnings()
+def _warnings(plan: Plan, end: LiveEnd, load: OwnLoad, notes: list[str]) -> tuple[str, ...]:
+    found = [*(str(warning) for warning in plan.warnings), *notes]
     if end.unfinished:
         found.append(f"{end.unfinished} requests had no answer when the run ended; they count as never finished")
     if load.saturated:

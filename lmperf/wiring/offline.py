@@ -11,6 +11,7 @@ from lmperf.scenario.load import Scenario
 from lmperf.scenario.model import At, Growth
 from lmperf.scenario.plan import Plan
 from lmperf.scenario.resolve import resolve
+from lmperf.wiring.captured import CapturedRun
 from lmperf.wiring.dispatching import slots_of
 from lmperf.wiring.saturation import resolve_with_saturation, saturation_of_recipe
 from lmperf.wiring.servers import server_model_of
@@ -99,6 +100,10 @@ def simulate_scenario(
             "--server-model FILE"
         )
     raised_plans = _raised_plans(scenario, base)
+    if not raised_plans:
+        raise SourceError(
+            "no tenant of this scenario has a load that could be raised: give one a rate or a load (a closed loop has users)"
+        )
     recipe = recipe_of(base)
     until_ns = arrivals_end_ns(base, source_of(recipe, base.seed, growth_of(base.tenants)))
     if until_ns is None:
@@ -117,6 +122,7 @@ def simulate_scenario(
         cost=base.cost,
         window_ns=(window.start_ns, window.end_ns),
         in_contract=next(iter(raised_plans.values())).in_contract,
+        groups={planned.tenant.name: planned.group for planned in base.tenants},
     )
     cells = run_experiment(experiment, processes=processes, on_progress=on_progress)
     comparisons = []
@@ -182,7 +188,7 @@ def replay_policies(
     """Reproduce the captured run, and replay its arrivals under every policy."""
     on_stage("reproducing the captured run")
     measured = record_trace(captured.trace, captured.tenants)
-    reproduced = record_cell(_as_captured(captured, server, captured.policy))
+    reproduced = record_cell(as_captured(captured, server, captured.policy))
     on_stage("replaying it under every policy")
     return TraceAnswer(
         captured=captured,
@@ -191,7 +197,7 @@ def replay_policies(
         measured=measured,
         reproduction=fidelity(measured, reproduced),
         reproduced=reproduced,
-        as_captured={choice.label: record_cell(_as_captured(captured, server, choice)) for choice in choices},
+        as_captured={choice.label: record_cell(as_captured(captured, server, choice)) for choice in choices},
     )
 
 
@@ -213,7 +219,7 @@ def simulate_trace(
     return replace(answer, saturation=rate, comparisons=comparisons)
 
 
-def _as_captured(captured: CapturedRun, server: ServerModelSpec, choice: PolicyChoice) -> CellJob:
+def as_captured(captured: CapturedRun, server: ServerModelSpec, choice: PolicyChoice) -> CellJob:
     return CellJob(
         policy=choice.policy,
         options=choice.options,

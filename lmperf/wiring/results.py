@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from lmperf.exit_codes import ExitCode, worst
+from lmperf.scenario.model import At
 from lmperf.scenario.plan import Plan
 from loadgen.hlog import write_hlogs
+from loadgen.live.failures import REFUSALS
 from loadgen.recorder import Recorder
 from loadgen.report.curves import curves_of
 from loadgen.report.render import write_report
@@ -21,6 +23,8 @@ from loadgen.trace.schema import TraceMetadata
 from tenants.slo import Metric
 from tenants.thresholds import ThresholdResult
 from tenants.verdict import Verdict
+
+_LOADS = {At.BASELINE: "the baseline load", At.RAISED: "the raised load"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,9 @@ class RunResult:
         if not self.summary.validity.valid:
             codes.append(ExitCode.INVALID)
         nothing_ok = not self.summary.total.statuses.get("ok")
+        classes = set(self.summary.total.error_classes)
+        if nothing_ok and classes and classes <= {str(kind) for kind in REFUSALS}:
+            codes.append(ExitCode.BACKEND)
         broken = self.summary.verdict == Verdict.BROKEN.value or any(not t.passed for t in self.thresholds)
         if nothing_ok or broken:
             codes.append(ExitCode.BROKEN)
@@ -114,7 +121,7 @@ def write_results(
             if metadata.kind == "simulated"
         }
         write_hlogs(read_trace(directory), directory, bulk=bulk)
-        write_report(directory, summary, curves=curves_of(recorder))
+        write_report(directory, summary, curves=curves_of(recorder), load=None if plan is None else _LOADS.get(plan.at))
     return result
 
 
@@ -138,7 +145,7 @@ def offered_rates(plan: Plan) -> dict[str, float]:
 def plan_as_data(plan: Plan) -> dict[str, Any]:
     """What a summary keeps of the plan: plain data, no secret (identities hold references only)."""
     return {
-        "scenario": plan.name,
+        "name": plan.name,
         "description": plan.description,
         "duration_s": None if plan.duration_ns is None else plan.duration_ns / 1e9,
         "num_prompts": plan.num_prompts,

@@ -11,10 +11,11 @@ from lmperf.scenario.model import At
 from lmperf.scenario.plan import Plan
 from lmperf.scenario.resolve import resolve
 from lmperf.wiring.servers import server_model_of
-from lmperf.wiring.sources import growth_of, recipe_of, trace_rows, traced_loads
+from lmperf.wiring.sources import SourceError, growth_of, recipe_of, trace_rows, traced_loads
 from loadgen.offline.cell import DrawnRecipe, Recipe
 from scheduler.cost import CostModel
 from scheduler.request import Request
+from scheduler.saturation import MIN_REQUESTS
 from scheduler.saturation import saturation as measure
 from scheduler.server_model.spec import ServerModelSpec
 from scheduler.slots import Slots
@@ -61,7 +62,7 @@ def saturation_of(plan: Plan, server: ServerModelSpec) -> float:
 def saturation_of_recipe(
     recipe: Recipe, server: ServerModelSpec, slots: Slots, cost: CostModel, growth: dict[str, float] | None = None
 ) -> float:
-    """Cost units/s of a recipe's mix: its first few thousand requests, shuffled."""
+    """Cost units/s of a recipe's mix: its first few thousand requests, shuffled. Raises SourceError when it has none."""
     requests: list[Request] = []
     for seed in range(20):
         # A short run is drawn again with other seeds until there are enough; a trace is cycled.
@@ -74,5 +75,9 @@ def saturation_of_recipe(
             requests += islice(recipe.source(0, growth or {}).absolute(), _REQUESTS - len(requests))
         if len(requests) >= _REQUESTS:
             break
+    if not requests:
+        raise SourceError("no request arrives in this scenario: give it a longer duration_s or a higher load")
+    # A run of a few requests has the mix of these few.
+    requests *= -(-MIN_REQUESTS // len(requests))
     order = np.random.default_rng(0).permutation(len(requests))
     return measure([requests[i] for i in order], server, slots, cost)

@@ -26,7 +26,8 @@ def recipe_of(plan: Plan) -> Recipe:
     tenants = tuple(planned.tenant for planned in plan.tenants)
     if plan.trace is not None:
         return replace(
-            replay_recipe(trace_rows(plan.trace, tenants), tenants, plan.trace.speed), num_prompts=plan.num_prompts
+            replay_recipe(trace_rows(plan.trace, tenants), tenants, plan.trace.speed, plan.duration_ns),
+            num_prompts=plan.num_prompts,
         )
     drawn = tuple((planned.tenant, planned.traffic) for planned in plan.tenants if planned.traffic is not None)
     if len(drawn) < len(plan.tenants):
@@ -101,7 +102,9 @@ def _column(rows: TraceRows, column: str, spec: TraceSpec) -> tuple[str, ...]:
         raise SourceError(f"{spec.path}: {error.args[0]}") from error
 
 
-def replay_recipe(rows: TraceRows, tenants: tuple[Tenant, ...], speed: float) -> ReplayRecipe:
+def replay_recipe(
+    rows: TraceRows, tenants: tuple[Tenant, ...], speed: float, duration_ns: int | None = None
+) -> ReplayRecipe:
     """Rows of a trace as a recipe; ``rows.tenants`` are the names of ``tenants``, in order."""
     offsets, ids = None, None
     if rows.prefix_blocks:
@@ -118,6 +121,7 @@ def replay_recipe(rows: TraceRows, tenants: tuple[Tenant, ...], speed: float) ->
         ),
         tenants,
         speed=speed,
+        duration_ns=duration_ns,
     )
 
 

@@ -7,6 +7,7 @@ the interpreter in between, so the event loop waits for one prompt at most.
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 from collections import deque
@@ -19,6 +20,7 @@ from loadgen.workload.prompts import PromptBuilder
 from scheduler.request import Request
 
 LOOK_AHEAD_BYTES = 32 << 20
+REQUEST_ID_HEADER = "x-request-id"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +40,17 @@ class TenantWire:
 
 
 class CallMaker:
-    """Makes the call of a request."""
+    """Makes the call of a request.
 
-    def __init__(self, wires: Mapping[str, TenantWire], prompts: PromptBuilder) -> None:
+    Every call carries ``x-request-id: <run>-<request id>`` unless its tenant brings that header: servers log it and take
+    it for their own id, so a row of the trace can be found in a server's log. ``run`` must be unique among the runs
+    that a server sees at the same time, since an engine refuses an id that it already serves.
+    """
+
+    def __init__(self, wires: Mapping[str, TenantWire], prompts: PromptBuilder, run: str | None = None) -> None:
         self._wires = wires
         self._prompts = prompts
+        self._run = run or secrets.token_hex(4)
 
     def make(self, request: Request) -> Call:
         """The call; its body asks for ``target_output_tokens`` (else ``max_tokens``) tokens."""
@@ -58,7 +66,7 @@ class CallMaker:
             priority=request.priority if wire.send_priority else None,
             tenant=request.tenant,
             api_key=wire.api_key,
-            headers=wire.headers,
+            headers={REQUEST_ID_HEADER: f"{self._run}-{request.id}", **wire.headers},
             extra_body=wire.extra_body,
             continuous_usage=wire.continuous_usage,
             return_token_ids=wire.return_token_ids,

@@ -229,7 +229,7 @@ class LiveRun:
             outcome = _given_up(ticket, self._clock())
             ticket.finished(outcome.status, None, None)
             return outcome
-        except BaseException:
+        except Exception:
             ticket.finished(Status.FAILED, None, None)
             raise
         finally:
@@ -258,8 +258,6 @@ class LiveRun:
     # -- the end -----------------------------------------------------------------------------------------------------
 
     async def _drain(self) -> None:
-        # A task that is cancelled before its first step never runs, and its request would have no outcome.
-        await asyncio.sleep(0)
         if self._tasks and self._failure is None:
             self._idle.clear()
             waits = [asyncio.ensure_future(self._idle.wait()), asyncio.ensure_future(self._drain_over.wait())]

@@ -16,6 +16,7 @@ from loadgen.recorder import Recorder
 from loadgen.trace.schema import TraceMetadata
 from loadgen.workload.replay import ReplayRows, TraceWorkload
 from loadgen.workload.source import Source, Workload
+from scheduler.auto_slots import AutoSlots
 from scheduler.cost import CostModel
 from scheduler.dispatcher import Dispatcher, DispatcherConfig
 from scheduler.server_model.spec import ServerModelSpec
@@ -27,6 +28,8 @@ from tenants.measures.percentile import PercentileValue, metric_percentile
 from tenants.slo import Metric
 from tenants.tenant import Identity, Tenant
 from tenants.traffic import Traffic
+
+_GOLDEN = 0.6180339887498949
 
 
 class Recipe(Protocol):
@@ -58,8 +61,11 @@ class DrawnRecipe:
 
 @dataclass(frozen=True, slots=True)
 class ReplayRecipe:
-    """Rows of a trace; ``growth`` divides a tenant's gaps and cycles its rows. A trace has one realisation: the seed
-    changes nothing."""
+    """Rows of a trace; ``growth`` divides a tenant's gaps and cycles its rows.
+
+    Without a duration the whole slice is played, the same for every seed: a trace has one realisation. With one, the growth
+    that all tenants share compresses time, and each seed plays another part of the trace of that length.
+    """
 
     rows: ReplayRows
     tenants: tuple[Tenant, ...]
@@ -68,29 +74,45 @@ class ReplayRecipe:
     end_ns: int | None = None
     recorded: bool = False
     num_prompts: int | None = None
+    duration_ns: int | None = None
 
-    def source(self, seed: int, growth: Mapping[str, float]) -> Source:  # noqa: ARG002 (see the class)
+    def source(self, seed: int, growth: Mapping[str, float]) -> Source:
+        speed, factors = self.speed, dict(growth)
+        start_ns, end_ns = self.start_ns, self.end_ns
+        if self.duration_ns is not None:
+            common = min(factors.get(tenant.name, 1.0) for tenant in self.tenants)
+            factors = {tenant.name: factors.get(tenant.name, 1.0) / common for tenant in self.tenants}
+            speed *= common
+            start_ns, end_ns = self._slice(seed, round(self.duration_ns * speed))
         return TraceWorkload(
             self.rows,
             self.tenants,
-            speed=self.speed,
-            start_ns=self.start_ns,
-            end_ns=self.end_ns,
-            growth=growth,
+            speed=speed,
+            start_ns=start_ns,
+            end_ns=end_ns,
+            growth=factors,
             recorded=self.recorded,
             num_prompts=self.num_prompts,
         )
 
+    def _slice(self, seed: int, length_ns: int) -> tuple[int, int]:
+        """A part of the trace of that length, another for every seed (spread by the golden ratio)."""
+        first, last = int(self.rows.arrival_ns.min()), int(self.rows.arrival_ns.max())
+        start = first + round(max(0, last - first - length_ns) * (seed * _GOLDEN % 1.0))
+        return start, start + length_ns
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellJob:
-    """``load`` is a label ("baseline", "raised", "as captured"); ``policy_label`` tells variants of a policy apart."""
+    """``load`` is a label ("baseline", "raised", "as captured"); ``policy_label`` tells variants of a policy apart;
+    ``auto``: (least, most) sequences that a controller moves the slots between."""
 
     policy: str
     options: Mapping[str, object] = field(default_factory=dict)
     policy_label: str
     load: str
     seed: int
+    auto: tuple[int, int] | None = None
     growth: Mapping[str, float] = field(default_factory=dict)
     recipe: Recipe
     server: ServerModelSpec
@@ -149,8 +171,23 @@ def record_cell(job: CellJob) -> Recorder:
         backends={"server": job.slots},
     )
     recorder = Recorder(tenants, job.window_ns, metadata=metadata_of(job), batch_rows=4096)
-    simulate(job.recipe.source(job.seed, job.growth), Dispatcher(config), {"server": job.server}, recorder)
+    source = job.recipe.source(job.seed, job.growth)
+    simulate(source, Dispatcher(config), {"server": job.server}, recorder, auto=_auto_slots(job))
     return recorder
+
+
+def _auto_slots(job: CellJob) -> AutoSlots | None:
+    if job.auto is None:
+        return None
+    least, most = job.auto
+    return AutoSlots(
+        job.recipe.tenants,
+        job.slots.sequences or least,
+        least,
+        most,
+        backend="server",
+        prefill_tokens=job.slots.prefill_tokens,
+    )
 
 
 def metadata_of(job: CellJob) -> TraceMetadata:

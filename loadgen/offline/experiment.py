@@ -27,12 +27,14 @@ OnProgress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyChoice:
-    """One row of a comparison: a policy with its options, and slots of its own if they differ from the scenario's."""
+    """One row of a comparison: a policy with its options, and slots of its own if they differ from the scenario's;
+    ``auto``: (least, most) sequences that a controller moves them between."""
 
     label: str
     policy: str
     options: Mapping[str, object] = field(default_factory=dict)
     slots: Slots | None = None
+    auto: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +48,8 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """What is compared. ``loads``: "baseline" first, then the raised ones. ``in_contract``: tenants that no load raises."""
+    """What is compared. ``loads``: "baseline" first, then the raised ones. ``in_contract``: tenants that no load raises.
+    ``groups``: tenants whose requests are pooled when the least attained one is looked for, by a common name."""
 
     recipe: Recipe
     policies: Sequence[PolicyChoice]
@@ -57,6 +60,7 @@ class Experiment:
     cost: CostModel
     window_ns: tuple[int, int]
     in_contract: tuple[str, ...]
+    groups: Mapping[str, str] = field(default_factory=dict)
 
     def jobs(self) -> Iterator[CellJob]:
         """Every cell, seeds outermost, so that an interrupted experiment has whole seeds."""
@@ -73,6 +77,7 @@ class Experiment:
                         recipe=self.recipe,
                         server=self.server,
                         slots=choice.slots or self.slots,
+                        auto=choice.auto,
                         cost=self.cost,
                         window_ns=self.window_ns,
                     )

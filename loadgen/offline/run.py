@@ -7,6 +7,7 @@ from heapq import merge
 
 from loadgen.recorder import Recorder
 from loadgen.workload.source import Source
+from scheduler.auto_slots import AutoSlots
 from scheduler.dispatcher import Dispatcher
 from scheduler.drivers.simulated import Simulation
 from scheduler.request import Outcome, Request
@@ -21,10 +22,11 @@ def simulate(
     recorder: Recorder,
     *,
     until_ns: int | None = None,
+    auto: AutoSlots | None = None,
 ) -> int:
     """Run ``source`` to its end (or to ``until_ns``) and record every outcome; returns the end in ns of virtual time.
 
-    ``servers``: a server model for every backend name of the dispatcher.
+    ``servers``: a server model for every backend name of the dispatcher. ``auto`` moves its slots.
     """
     models = {name: ContinuousBatch(spec.law, spec.limits) for name, spec in servers.items()}
     offset_ns = max((spec.law.offset_ns for spec in servers.values()), default=0)
@@ -33,16 +35,22 @@ def simulate(
         following = source.after(outcome)
         return () if following is None else (following,)
 
+    def on_outcome(outcome: Outcome) -> None:
+        if auto is not None:
+            auto.observe(outcome)
+        recorder.on_outcome(outcome)
+
     simulation = Simulation(
         dispatcher,
         models,
         _arrivals(source),
-        recorder.on_outcome,
+        recorder.on_outcome if auto is None else on_outcome,
         on_gaps=recorder.on_gaps,
         gap_window_ns=recorder.window_ns,
         after=after,
         offset_ns=offset_ns,
         until_ns=until_ns,
+        control=auto,
     )
     end_ns = simulation.run()
     recorder.flush()

@@ -92,7 +92,7 @@ def _judge(
     e2e = cells.e2e_growths(label, baseline, raised)
     before, after = cells.of(label, baseline), cells.of(label, raised)
     everyone = tuple(tenant.name for tenant in experiment.recipe.tenants)
-    attained = [_attainments(cell, contract) for cell in after]
+    attained = [_attainments(cell, contract, experiment.groups) for cell in after]
     return PolicyVerdict(
         label=label,
         decay_all=_decay(ttft, everyone),
@@ -126,9 +126,17 @@ def _censored(growths: Sequence[Mapping[str, Growth]], names: Sequence[str]) -> 
     return any(growth[name].raised.never for growth in growths for name in names)
 
 
-def _attainments(cell: CellResult, names: Sequence[str]) -> list[float]:
-    shares = [cell.tenants[name].attainment for name in names]
-    return [share for share in shares if share is not None]
+def _attainments(cell: CellResult, names: Sequence[str], groups: Mapping[str, str]) -> list[float]:
+    """The attainment of each tenant, or of each group of tenants over all their requests."""
+    met: dict[str, float] = {}
+    total: dict[str, int] = {}
+    for name in names:
+        tenant = cell.tenants[name]
+        if tenant.attainment is not None:
+            group = groups.get(name, name)
+            met[group] = met.get(group, 0.0) + tenant.attainment * tenant.requests
+            total[group] = total.get(group, 0) + tenant.requests
+    return [met[group] / total[group] for group in total if total[group]]
 
 
 def _tenant(cells: Sequence[CellResult], name: str) -> TenantVerdict:

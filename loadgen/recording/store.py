@@ -1,11 +1,19 @@
 """The figures of every request of a run in compact arrays (about 110 B a request), grown a block at a time.
 
+A run that has a folder lets full blocks go to a file there that has no name (so a killed run leaves nothing behind of
+it), and memory does not grow with the run; without a folder they stay in memory.
+
 Percentiles of a whole run come from histograms; these columns are for what needs the rows: attainment, intervals
 (block bootstrap), fairness, time series, exact checks.
 """
 
 from __future__ import annotations
 
+import os
+import tempfile
+import weakref
+from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,18 +41,53 @@ _TYPES: dict[str, type[np.generic]] = {
     "prompt_tokens": np.int32,
     "output_tokens": np.int32,
 }
+_SIZES = {name: _BLOCK_ROWS * np.dtype(kind).itemsize for name, kind in _TYPES.items()}
+_OFFSETS = dict(zip(_SIZES, accumulate(_SIZES.values(), initial=0), strict=False))
+_BLOCK_BYTES = sum(_SIZES.values())
+
+
+class _Spill:
+    """Full blocks in a nameless file; the file goes with this object."""
+
+    def __init__(self, folder: Path) -> None:
+        self._fd, name = tempfile.mkstemp(prefix=".blocks-", dir=folder)
+        Path(name).unlink()
+        weakref.finalize(self, os.close, self._fd)
+        self._blocks = 0
+
+    def __len__(self) -> int:
+        return self._blocks
+
+    def write(self, block: dict[str, NDArray[Any]]) -> None:
+        """Append one full block. OSError when the disk is full."""
+        data = memoryview(b"".join(block[name].tobytes() for name in _TYPES))
+        offset = self._blocks * _BLOCK_BYTES
+        while data:
+            written = os.pwrite(self._fd, data, offset)
+            data, offset = data[written:], offset + written
+        self._blocks += 1
+
+    def read_into(self, name: str, target: NDArray[Any]) -> None:
+        """One column of every block, in order, into the first rows of ``target``."""
+        for number in range(self._blocks):
+            data = os.pread(self._fd, _SIZES[name], number * _BLOCK_BYTES + _OFFSETS[name])
+            target[number * _BLOCK_ROWS : (number + 1) * _BLOCK_ROWS] = np.frombuffer(data, dtype=_TYPES[name])
 
 
 class Store:
-    """Append-only; ``column`` joins the blocks (the result is kept until more rows come)."""
+    """Append-only; ``column`` joins the blocks (the result is kept until more rows come). ``folder``: where full blocks
+    go; None keeps them in memory.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path | None = None) -> None:
         self._blocks: list[dict[str, NDArray[Any]]] = []
+        self._spill = None if folder is None else _Spill(folder)
         self._used = _BLOCK_ROWS
         self._joined: dict[str, NDArray[Any]] = {}
 
     def __len__(self) -> int:
-        return max(len(self._blocks) - 1, 0) * _BLOCK_ROWS + (self._used if self._blocks else 0)
+        spilt = 0 if self._spill is None else len(self._spill) * _BLOCK_ROWS
+        return spilt + max(len(self._blocks) - 1, 0) * _BLOCK_ROWS + (self._used if self._blocks else 0)
 
     def append(self, stamps: Stamps, measures: Measures, in_window: NDArray[np.bool_]) -> None:
         """Unknown token counts and stamps are stored as UNDEFINED."""
@@ -69,6 +112,8 @@ class Store:
         done, n = 0, len(stamps)
         while done < n:
             if self._used == _BLOCK_ROWS:
+                if self._spill is not None and self._blocks:
+                    self._spill.write(self._blocks.pop())
                 self._blocks.append({name: np.empty(_BLOCK_ROWS, dtype=kind) for name, kind in _TYPES.items()})
                 self._used = 0
             take = min(n - done, _BLOCK_ROWS - self._used)
@@ -81,11 +126,15 @@ class Store:
     def column(self, name: str) -> NDArray[Any]:
         """One column over all rows, by its name here. Raises KeyError for another name."""
         if name not in self._joined:
-            kind = _TYPES[name]
-            parts = [block[name] for block in self._blocks]
-            if parts:
-                parts[-1] = parts[-1][: self._used]
-            self._joined[name] = np.concatenate(parts) if parts else np.empty(0, dtype=kind)
+            joined = np.empty(len(self), dtype=_TYPES[name])
+            start = 0
+            if self._spill is not None:
+                self._spill.read_into(name, joined)
+                start = len(self._spill) * _BLOCK_ROWS
+            for block in self._blocks:
+                joined[start : start + _BLOCK_ROWS] = block[name][: len(joined) - start]
+                start += _BLOCK_ROWS
+            self._joined[name] = joined
         return self._joined[name]
 
     def ints(self, name: str) -> Int64s:

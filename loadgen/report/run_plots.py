@@ -35,6 +35,7 @@ def percentile_plots(curves: Sequence[Curve], looks: Mapping[str, Look]) -> list
 def _percentiles(metric: Metric, curves: Sequence[Curve], looks: Mapping[str, Look]) -> Plot:
     name = METRIC_NAMES[metric.value]
     traces = [trace for curve in curves for trace in _curve_traces(curve, looks[curve.tenant])]
+    of = "gaps" if metric in {Metric.ITL, Metric.INTER_CHUNK} else "requests"
     notes = []
     if any(curve.marks for curve in curves):
         notes.append("◇ a promise: its tenant's curve must pass below it")
@@ -51,7 +52,7 @@ def _percentiles(metric: Metric, curves: Sequence[Curve], looks: Mapping[str, Lo
         key=f"curve-{metric.value}",
         title=f"{name} by percentile",
         traces=traces,
-        layout=layout(axis("percentile of requests", type="log", **ticks), log_axis(f"{name}, ms", values)),
+        layout=layout(axis(f"percentile of {of}", type="log", **ticks), log_axis(f"{name}, ms", values)),
         note="; ".join(notes),
         tall=True,
     )

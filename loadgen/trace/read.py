@@ -23,7 +23,7 @@ def read_any(path: Path | str, name: str | None = None) -> TraceRows:
 
 def is_own(path: Path) -> bool:
     """True for a run folder or a parquet file."""
-    return path.is_dir() and not list(path.glob("chunk-*-trace.csv")) or path.suffix == ".parquet"
+    return (path.is_dir() and not list(path.glob("chunk-*-trace.csv"))) or path.suffix == ".parquet"
 
 
 def rows_of(trace: Trace) -> TraceRows:

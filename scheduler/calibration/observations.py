@@ -13,8 +13,12 @@ Int64s = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Observations:
-    """Successful requests with at least one output token, as parallel arrays. ``sent_ns``: when the server could first
-    know of the request; ``name`` says where they come from."""
+    """Successful requests with at least one output token, as parallel arrays in order of sending. ``sent_ns``: when the
+    server could first know of the request; ``name`` says where they come from.
+
+    ``users``: a closed loop of so many, each sending ``turnaround_ns`` after its last answer; None: an open loop.
+    ``gaps_ns``: the gaps between chunks of all requests together, in any order, each seen ``gap_counts`` times (None: once);
+    None where the capture does not have them."""
 
     name: str
     sent_ns: Int64s
@@ -22,12 +26,16 @@ class Observations:
     last_ns: Int64s
     prompt_tokens: Int64s
     output_tokens: Int64s
+    users: int | None = None
+    turnaround_ns: int = 0
+    gaps_ns: Int64s | None = None
+    gap_counts: Int64s | None = None
 
     def __len__(self) -> int:
         return len(self.sent_ns)
 
     def take(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> Observations:
-        """Some of the rows, by index or mask."""
+        """Some of the rows, by index or mask; the gaps, which belong to no row, are left behind."""
         return Observations(
             self.name,
             self.sent_ns[rows],
@@ -35,6 +43,8 @@ class Observations:
             self.last_ns[rows],
             self.prompt_tokens[rows],
             self.output_tokens[rows],
+            users=self.users,
+            turnaround_ns=self.turnaround_ns,
         )
 
 

@@ -72,15 +72,18 @@ def fit_law(captures: list[Observations], *, bootstrap: int = 200, seed: int = 0
     for seen in captures:
         matrix, target = design(seen)
         per_block = max(1, len(target) // max(1, _BOOTSTRAP_BLOCKS // len(captures)))
-        for start in range(0, len(target), per_block):
-            blocks.append((matrix[start : start + per_block], target[start : start + per_block]))
-    matrix = np.concatenate([m for m, _ in blocks])
-    target = np.concatenate([t for _, t in blocks])
-    if len(target) < MIN_REQUESTS:
+        blocks.extend(
+            (matrix[start : start + per_block], target[start : start + per_block])
+            for start in range(0, len(target), per_block)
+        )
+    usable = sum(len(t) for _, t in blocks)
+    if usable < MIN_REQUESTS:
         raise CalibrationError(
             f"calibration needs at least {MIN_REQUESTS} successful requests with two or more output tokens, found "
-            f"{len(target)}; capture a longer run"
+            f"{usable}; capture a longer run"
         )
+    matrix = np.concatenate([m for m, _ in blocks])
+    target = np.concatenate([t for _, t in blocks])
     scale = np.maximum(np.abs(matrix).max(axis=0), 1e-12)
 
     def solve(m: Floats, t: Floats) -> Floats:
@@ -93,14 +96,18 @@ def fit_law(captures: list[Observations], *, bootstrap: int = 200, seed: int = 0
     replicates = []
     for _ in range(bootstrap):
         chosen = rng.integers(0, len(blocks), len(blocks))
-        replicates.append(solve(np.concatenate([blocks[i][0] for i in chosen]), np.concatenate([blocks[i][1] for i in chosen])))
+        replicates.append(
+            solve(np.concatenate([blocks[i][0] for i in chosen]), np.concatenate([blocks[i][1] for i in chosen]))
+        )
     spread = np.percentile(np.array(replicates), [2.5, 97.5], axis=0)
     if best[0] <= 0:
         raise CalibrationError(
             "the captured requests do not identify the time of a step: vary output lengths and load, and calibrate again"
         )
     offset_us = fit_offset_us(captures, best)
-    law = StepLaw(a_us=float(best[0]), b_us=float(best[1]), c_us=float(best[2]), d_us=float(best[3]), offset_us=offset_us)
+    law = StepLaw(
+        a_us=float(best[0]), b_us=float(best[1]), c_us=float(best[2]), d_us=float(best[3]), offset_us=offset_us
+    )
     intervals = {
         name: Interval95(float(best[i]), float(spread[0, i]), float(spread[1, i])) for i, name in enumerate(TERMS)
     }

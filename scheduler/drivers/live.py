@@ -31,7 +31,7 @@ from scheduler.events import (
     Finished,
     FirstToken,
     PolicyChanged,
-    Progress,
+    ProgressMany,
     Reject,
     RejectReason,
     SlotsChanged,
@@ -227,12 +227,12 @@ class LiveDriver:
             self._carry_out(action, event.now_ns)
 
     def _report_progress(self, now_ns: int) -> None:
-        for request_id in sorted(self.unreported):
-            ticket = self.unreported[request_id]
-            for action in self.dispatcher.handle(Progress(now_ns, request_id, ticket.unreported)):
-                self._carry_out(action, now_ns)
+        counts = tuple((request_id, self.unreported[request_id].unreported) for request_id in sorted(self.unreported))
+        for ticket in self.unreported.values():
             ticket.unreported = 0
         self.unreported.clear()
+        for action in self.dispatcher.handle(ProgressMany(now_ns, counts)):
+            self._carry_out(action, now_ns)
 
     def _carry_out(self, action: AnyAction, now_ns: int) -> None:
         match action:

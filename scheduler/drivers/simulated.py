@@ -10,7 +10,9 @@ What happens at the end of a step is reported in this order: prefilled chunks, f
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Sequence as Sequence_
 from functools import partial
+from typing import Protocol
 
 import simpy
 
@@ -26,7 +28,7 @@ from scheduler.events import (
     Finished,
     FirstToken,
     PrefillProgress,
-    Progress,
+    ProgressMany,
     Reject,
     RejectReason,
     Tick,
@@ -37,6 +39,18 @@ from scheduler.server_model.protocol import Plan, Sequence, ServerModel, StepRes
 from scheduler.steplog import OnGaps, StepLog
 
 OnOutcome = Callable[[Outcome], None]
+
+
+class Control(Protocol):
+    """Something above the dispatcher that speaks to it now and then, such as :class:`scheduler.auto_slots.AutoSlots`."""
+
+    @property
+    def period_ns(self) -> int: ...
+
+    def control(self, now_ns: int, *, queued: bool) -> Sequence_[AnyEvent]:
+        """Events to hand over now; ``queued``: something waits."""
+
+
 After = Callable[[Outcome], Iterable[Request]]
 """``after(outcome)``: requests that arrive because this one ended (closed loop, sessions, retries); their arrival_ns must
 not lie before the end."""
@@ -60,6 +74,7 @@ class _Replica:
         self._plan: Plan | None = None
         self._steps = 0
         self._total_steps = 0
+        self._last_entry_ns = 0
         self._end: simpy.Event | None = None
         self._reporting = False
         self.log = None if on_gaps is None else StepLog(on_gaps)
@@ -73,6 +88,12 @@ class _Replica:
             self._start()
         elif self._steps > 1 and self.model.may_start_now():
             self._cut()
+
+    def entry_delay_ns(self, offset_ns: int) -> int:
+        """From the dispatch, now, to the engine's queue, which requests enter in the order of their dispatch."""
+        now_ns = self._simulation.now_ns
+        self._last_entry_ns = max(self._last_entry_ns, now_ns + offset_ns + self.model.entry_ns())
+        return self._last_entry_ns - now_ns
 
     def _start(self) -> None:
         self._plan = self.model.plan(self._simulation.now_ns)
@@ -172,7 +193,7 @@ class Simulation:
     ``arrivals``: requests in order of arrival_ns. ``replicas``: server model by backend name, the names of the
     dispatcher's configuration. ``on_gaps`` gets the token gaps of requests whose arrival lies in ``gap_window_ns`` (None: of
     all). ``offset_ns``: a constant between dispatch and the engine's queue. ``after``: see ``After``.
-    ``until_ns``: stop there; what has not ended is reported as unfinished.
+    ``until_ns``: stop there; what has not ended is reported as unfinished. ``control`` is asked every period of its own.
     """
 
     def __init__(
@@ -187,6 +208,7 @@ class Simulation:
         after: After | None = None,
         offset_ns: int = 0,
         until_ns: int | None = None,
+        control: Control | None = None,
     ) -> None:
         self.env = simpy.Environment()
         self._dispatcher = dispatcher
@@ -200,10 +222,12 @@ class Simulation:
         self._queued: dict[int, Request] = {}
         self._dispatched_ns: dict[int, int] = {}
         self._on_the_way: dict[int, Request] = {}
-        self._reported: dict[int, int] = {}
         self._last_progress_ns = -1
         self._wake: simpy.Event | None = None
+        self._arrivals_over = False
         self.env.process(self._arrive(iter(arrivals)))
+        if control is not None:
+            self._control(control)
 
     @property
     def now_ns(self) -> int:
@@ -234,6 +258,16 @@ class Simulation:
                     "sort the trace by arrival"
                 )
             self._arrived(request)
+        self._arrivals_over = True
+
+    def _control(self, control: Control) -> None:
+        def tick(_: simpy.Event) -> None:
+            for event in control.control(self.now_ns, queued=self._dispatcher.queued > 0):
+                self.handle(event)
+            if not self._arrivals_over or self._queued or self._dispatched_ns:
+                self._at(control.period_ns, tick)
+
+        self._at(control.period_ns, tick)
 
     def _arrived(self, request: Request) -> None:
         self._queued[request.id] = request
@@ -292,15 +326,10 @@ class Simulation:
         if now_ns == self._last_progress_ns:
             return
         self._last_progress_ns = now_ns
-        for request_id in sorted(self._dispatched_ns):
-            replica = self._replica_of(request_id)
-            if replica is None:
-                continue
-            generated = replica.model.tokens_of(request_id, now_ns)
-            new = generated - self._reported.get(request_id, 0)
-            if new > 0:
-                self._reported[request_id] = generated
-                self._dispatcher.handle(Progress(now_ns, request_id, new))
+        counts = [count for replica in self._replicas.values() for count in replica.model.new_tokens(now_ns)]
+        if counts:
+            counts.sort()
+            self._dispatcher.handle(ProgressMany(now_ns, tuple(counts)))
 
     def _replica_of(self, request_id: int) -> _Replica | None:
         for replica in self._replicas.values():
@@ -312,7 +341,7 @@ class Simulation:
         self._dispatched_ns[request.id] = self.now_ns
         del self._queued[request.id]
         replica = self._replicas[backend]
-        delay_ns = self._offset_ns + replica.model.entry_ns()
+        delay_ns = replica.entry_delay_ns(self._offset_ns)
         if delay_ns:
             self._on_the_way[request.id] = request
             self._at(delay_ns, lambda _: self._reach(replica, request))
@@ -371,7 +400,6 @@ class Simulation:
     ) -> None:
         now_ns = self.now_ns
         dispatched_ns = self._dispatched_ns.pop(request.id)
-        self._reported.pop(request.id, None)
         outcome = Outcome(
             request=request,
             status=status,

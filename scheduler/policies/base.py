@@ -198,6 +198,10 @@ class TenantPolicy(Generic[S]):
     def on_progress(self, request_id: int, new_tokens: int, now_ns: int) -> None:  # noqa: ARG002 (part of the protocol)
         self._before(now_ns)
 
+    def on_progress_many(self, counts: Sequence[tuple[int, int]], now_ns: int) -> None:
+        for request_id, new_tokens in counts:
+            self.on_progress(request_id, new_tokens, now_ns)
+
     def on_finish(self, request_id: int, prompt_tokens: int, output_tokens: int, now_ns: int) -> None:
         self._before(now_ns)
         charge = self._charges.pop(request_id)

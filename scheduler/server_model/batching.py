@@ -5,7 +5,7 @@ admission, chunk by chunk (Sarathi-Serve, OSDI 2024; vLLM's V1 scheduler). A pro
 When the KV cache is full the sequence admitted last is preempted: it gives up its KV and returns to the head of the
 engine's queue, to be prefilled again with what it had generated (recompute).
 
-With ``limits.async_scheduling`` (vLLM's default since 0.14) the engine plans one step ahead: while step k runs on the
+With ``limits.async_scheduling`` (vLLM's default today) the engine plans one step ahead: while step k runs on the
 accelerator, the host already chooses step k + 1 and launches it, and only then hands out the tokens of step k. So
 
 * a prompt that enters during a step joins not the next step but the one after;
@@ -27,7 +27,8 @@ import heapq
 
 from scheduler.request import Request
 from scheduler.server_model.protocol import Plan, Sequence, StepResult
-from scheduler.server_model.spec import PS_PER_US, ServerLimits, StepLaw
+from scheduler.server_model.spec import ServerLimits, StepLaw
+from scheduler.server_model.step_time import StepTime
 
 _WAITING, _PREFILL, _DECODE, _GONE = 0, 1, 2, 3
 _UNBOUNDED = 1 << 62
@@ -39,15 +40,8 @@ class ContinuousBatch:
     def __init__(self, law: StepLaw, limits: ServerLimits) -> None:
         self.limits = limits
         self.law = law
-        self._a_ps = round(law.a_us * PS_PER_US)
-        self._b_ps = round(law.b_us * PS_PER_US)
-        self._c_ps = round(law.c_us * PS_PER_US)
-        self._d_ps = round(law.d_us * PS_PER_US)
+        self._time = StepTime(law)
         self._kv_limit = _UNBOUNDED if limits.kv_tokens is None else limits.kv_tokens
-        self._e_ps = round(law.e_us * PS_PER_US)
-        self._launch_ps = round(law.launch_us * PS_PER_US)
-        self._tail_ps = round(law.launch_tail_us * PS_PER_US)
-        self._entry_ns = round(law.offset_per_sequence_us * 1000)
         self._ahead = limits.async_scheduling
         self._clock_ps = 0
         self._gpu_ps = 0
@@ -88,7 +82,7 @@ class ContinuousBatch:
         return self.limits.kv_tokens
 
     def entry_ns(self) -> int:
-        return self._entry_ns * len(self._by_id)
+        return self._time.entry_ns * len(self._by_id)
 
     def admit(self, request: Request, now_ns: int, output_tokens: int) -> None:  # noqa: ARG002 (the model's clock rules)
         if output_tokens < 1 or request.prompt_tokens < 1:
@@ -131,7 +125,8 @@ class ContinuousBatch:
     def plan(self, now_ns: int) -> Plan | None:
         if self._plan is not None:
             return self._plan
-        if not self._running:
+        idle = not self._running
+        if idle:
             self._clock_ps = self._gpu_ps = max(self._clock_ps, now_ns * 1000)
         if self._next_chunks:
             self._chunks = [c for c in self._next_chunks if c[0].state == _PREFILL]
@@ -142,20 +137,20 @@ class ContinuousBatch:
         if chosen_now:
             self._schedule_prefill(self._chunks, flying=False)
             if self._chunks:
-                start_ps += self._launch_ps
+                start_ps += self._time.launch_ps + (self._time.idle_ps if idle else 0)
         if not self._running:
             return None
         if self._ahead:
             self._schedule_prefill(self._next_chunks, flying=True)
         step_ps = self._step_ps()
         if not self._chunks and not self._next_chunks and self._gpu_ps == self._clock_ps:
-            self._plan = Plan(self._clock_ps, step_ps, self._d_ps * self._decoders, self._steps_alike())
+            self._plan = Plan(self._clock_ps, step_ps, self._time.growth_ps * self._decoders, self._steps_alike())
             return self._plan
         gpu_ps = self._gpu_ps + step_ps
         if self._chunks:
-            gpu_ps = max(gpu_ps, start_ps + self._tail_ps)
+            gpu_ps = max(gpu_ps, start_ps + self._time.tail_ps)
         self._gpu_end_ps = gpu_ps
-        end_ps = max(gpu_ps, start_ps + self._launch_ps) if self._next_chunks else max(gpu_ps, self._clock_ps)
+        end_ps = max(gpu_ps, start_ps + self._time.launch_ps) if self._next_chunks else max(gpu_ps, self._clock_ps)
         self._plan = Plan(self._clock_ps, end_ps - self._clock_ps, 0, 1)
         return self._plan
 
@@ -165,13 +160,7 @@ class ContinuousBatch:
         for sequence, chunk in self._chunks:
             tokens += chunk
             pairs += chunk * (2 * sequence.context + chunk)
-        return (
-            self._a_ps
-            + self._b_ps * tokens
-            + self._e_ps * pairs // 2
-            + self._c_ps * self._decoders
-            + self._d_ps * self._decode_kv
-        )
+        return self._time.step_ps(tokens, pairs, self._decoders, self._decode_kv)
 
     def _steps_alike(self) -> int:
         """How many steps of decodes alone can follow one another before a sequence ends or the KV cache is full."""
@@ -319,14 +308,30 @@ class ContinuousBatch:
         sequence.state = _GONE
         return sequence
 
+    def _steps_by(self, now_ns: int) -> int:
+        """Steps ended by ``now_ns``, those of the run in flight included."""
+        plan = self._plan
+        if plan is None or plan.first_step_end_ns > now_ns:
+            return self.step
+        reached = plan.steps_until(now_ns)
+        return self.step + (reached if plan.end_ns(reached) <= now_ns else reached - 1)
+
+    def new_tokens(self, now_ns: int) -> list[tuple[int, int]]:
+        step = self._steps_by(now_ns)
+        found = []
+        for request_id, sequence in self._by_id.items():
+            tokens = sequence.generated
+            if sequence.state == _DECODE:
+                tokens += step - sequence.decode_since
+            if tokens > sequence.reported:
+                found.append((request_id, tokens - sequence.reported))
+                sequence.reported = tokens
+        return found
+
     def tokens_of(self, request_id: int, now_ns: int) -> int:
         sequence = self._by_id.get(request_id)
         if sequence is None:
             return 0
         if sequence.state != _DECODE:
             return sequence.generated
-        done = sequence.generated + self.step - sequence.decode_since
-        if self._plan is not None and self._plan.first_step_end_ns <= now_ns:
-            reached = self._plan.steps_until(now_ns)
-            done += reached if self._plan.end_ns(reached) <= now_ns else reached - 1
-        return done
+        return sequence.generated + self._steps_by(now_ns) - sequence.decode_since

@@ -32,6 +32,7 @@ class Sequence:
         "paused_ps",
         "preemptions",
         "prefill_left",
+        "reported",
         "request",
         "state",
     )
@@ -50,6 +51,7 @@ class Sequence:
         self.last_ps: int | None = None
         self.paused_ps: int | None = None
         self.preemptions = 0
+        self.reported = 0
 
     @property
     def id(self) -> int:
@@ -143,6 +145,10 @@ class ServerModel(Protocol):
 
     def abort(self, request_id: int) -> Sequence | None:
         """Drop a sequence, wherever it is; returns it (with the tokens it had), None when it is not here."""
+
+    def new_tokens(self, now_ns: int) -> list[tuple[int, int]]:
+        """(request id, tokens) that each sequence gave by ``now_ns`` and since this was asked last; none for those that
+        gave nothing, or have left."""
 
     def tokens_of(self, request_id: int, now_ns: int) -> int:
         """Output tokens of a running request by ``now_ns``, those of finished steps of the run in flight included."""

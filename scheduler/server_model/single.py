@@ -61,5 +61,8 @@ class SingleServer:
                 return sequence
         return None
 
+    def new_tokens(self, now_ns: int) -> list[tuple[int, int]]:  # noqa: ARG002 (part of the protocol)
+        return []
+
     def tokens_of(self, request_id: int, now_ns: int) -> int:  # noqa: ARG002 (part of the protocol)
         return 0

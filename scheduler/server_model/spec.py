@@ -2,10 +2,11 @@
 
 The step law (per step of one replica)::
 
-    t = a + b * prefill_tokens + c * decoding_sequences + d * resident_kv_tokens
+    t = a + b * prefill_tokens + c * decoding_sequences + d * resident_kv_tokens + e * attended_tokens
 
-plus ``offset``, a constant between the request leaving the client and its entering the engine's queue. ``resident KV`` is
-the context (prompt and generated tokens) of the sequences that decode in the step.
+plus ``offset``, between the request leaving the client and its entering the engine's queue. ``resident KV`` is the context
+(prompt and generated tokens) of the sequences that decode in the step; ``attended tokens`` is what attention costs a long
+prompt: the sum over the step's chunks of tokens * (context before the chunk + tokens / 2). Terms that are 0 are off.
 """
 
 from __future__ import annotations
@@ -19,8 +20,12 @@ PS_PER_US = 1_000_000
 
 
 class StepLaw(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Microseconds a step (``a``), a prefilled token (``b``), a decoding sequence (``c``), a resident KV token (``d``);
-    ``offset_us`` before the engine's queue. All >= 0 and ``a_us`` > 0, so that time always moves."""
+    """Microseconds a step (``a``), a prefilled token (``b``), a decoding sequence (``c``), a resident KV token (``d``), an
+    attended token (``e``); ``offset_us`` before the engine's queue, and ``offset_per_sequence_us`` more for each sequence
+    that the server works on (its front end is busy with their streams). ``launch_us``: what the host needs to launch a step
+    with prefill (``launch_idle_us`` more when the engine was idle: it sleeps, and so does the host's clock), and
+    ``launch_tail_us`` what the accelerator needs after that; see :mod:`scheduler.server_model.batching`.
+    All >= 0 and ``a_us`` > 0, so that time always moves."""
 
     a_us: float
     b_us: float
@@ -30,6 +35,7 @@ class StepLaw(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     e_us: float = 0.0
     launch_us: float = 0.0
     launch_tail_us: float = 0.0
+    launch_idle_us: float = 0.0
     offset_per_sequence_us: float = 0.0
 
     def __post_init__(self) -> None:
@@ -56,7 +62,7 @@ class StepLaw(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 class ServerLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """vLLM's names. ``kv_tokens`` None: the KV cache is never full. ``priority_queue``: the engine's queue serves lower
-    ``priority`` first, else first come, first served."""
+    ``priority`` first, else first come, first served. ``async_scheduling``: the engine plans one step ahead."""
 
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 8192

@@ -17,39 +17,14 @@ from tests.engines.support.tiny_model import CONTEXT_TOKENS, END_TOKEN_ID
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(3600)]
 
 ROWS = 25
-THRESHOLDS = (120, 400)
-TENANTS = ("short", "middle", "long")
+SPEED = 2
 
 
-def azure_scenario(folder: Path, address: str, *, policy: str = "policy: none") -> tuple[Path, list[azure.Row]]:
-    """Three tenants, told apart by the prompt's length; limits so wide that only a lost request breaks them."""
-    rows = azure.write_slice(
-        folder / "slice.csv", rows=ROWS, most_prompt=CONTEXT_TOKENS // 2, most_output=24, skip_s=188.5
+def engine_slice(folder: Path, address: str, *, policy: str = "policy: none") -> tuple[Path, list[azure.Row]]:
+    """Rows that fit the tiny model's context."""
+    return azure.write_scenario(
+        folder, f'{{url: "http://{address}"}}', rows=ROWS, most_prompt=CONTEXT_TOKENS // 2, speed=SPEED, policy=policy
     )
-    scenario = folder / "azure.yaml"
-    scenario.write_text(
-        f"""\
-version: 1
-name: azure-slice
-backend: {{url: "http://{address}"}}
-{policy}
-trace:
-  path: slice.csv
-  speed: 2
-  tenants: {{by: prompt_tokens, order: [short, middle, long], thresholds: [{THRESHOLDS[0]}, {THRESHOLDS[1]}]}}
-thresholds: [failed < 1%]
-tenants:
-  short: {{weight: 2, slo: {{ttft_ms: 120000, attainment: 0.5}}}}
-  middle: {{slo: {{ttft_ms: 120000, attainment: 0.5}}}}
-  long: {{slo: {{ttft_ms: 120000, attainment: 0.5}}}}
-""",
-        encoding="utf-8",
-    )
-    return scenario, rows
-
-
-def tenant_of(row: azure.Row) -> str:
-    return TENANTS[sum(row.prompt_tokens >= threshold for threshold in THRESHOLDS)]
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +33,7 @@ def replayed(running_engine, tmp_path_factory):
     if azure.WHY_NOT is not None:
         pytest.skip(azure.WHY_NOT)
     folder = tmp_path_factory.mktemp("azure")
-    scenario, rows = azure_scenario(folder, running_engine.address)
+    scenario, rows = engine_slice(folder, running_engine.address)
     mark = running_engine.mark()
     run = measured("run", str(scenario), folder=folder)
     return run, rows, running_engine.sightings(mark)[-ROWS:]
@@ -78,11 +53,14 @@ def test_ttft_is_positive_and_within_e2e(replayed, engine):
 
 
 def test_token_counts_are_those_of_usage_and_gaps_sum_to_last_minus_first(replayed, engine):
-    """And the tokens of every chunk are known, so that ITL may be shown at all."""
+    """And the tokens of every chunk are known, so that ITL may be shown at all: a first chunk gives no gap, a later one
+    of k tokens gives k."""
     run, _, _ = replayed
     rules.assert_token_gaps_add_up(run.trace)
     metrics = {metric["metric"]: metric for metric in run.summary["total"]["metrics"]}
-    assert metrics["itl"]["count"] == sum(n - 1 for n in run.trace.values("output_tokens"))
+    firsts = [tokens[0] if tokens else 1 for tokens in run.trace.values("chunk_tokens")]
+    outputs = run.trace.values("output_tokens")
+    assert metrics["itl"]["count"] == sum(n - first for n, first in zip(outputs, firsts, strict=True))
 
 
 def test_the_servers_own_side_agrees(replayed, engine):
@@ -95,52 +73,47 @@ def test_the_servers_own_side_agrees(replayed, engine):
 def test_tenants_are_kept_apart(replayed, engine):
     """Every row of the trace went to the tenant that the scenario's rule names, and reached the server under its name."""
     run, rows, sightings = replayed
-    expected = Counter(tenant_of(row) for row in rows)
-    assert set(expected) == set(TENANTS), "the slice must hold rows of every tenant"
-    assert Counter(run.trace.values("tenant")) == expected
+    rules.assert_tenants_by_the_rule(run.trace, rows)
+    expected = Counter(azure.tenant_of(row.prompt_tokens) for row in rows)
     assert Counter(seen["tenant"] for seen in sightings) == expected
     assert {t["tenant"]: t["requests"] for t in run.summary["tenants"]} == expected
-    for tenant, prompt in zip(run.trace.values("tenant"), run.trace.values("prompt_tokens"), strict=True):
-        assert tenant_of(azure.Row(0.0, prompt, 1)) == tenant
 
 
 def test_a_replay_keeps_the_traces_lengths_and_timestamps(replayed, engine):
     """Prompt lengths as the server counts them, output lengths, and arrivals at the trace's own times over the speed."""
     run, rows, _ = replayed
-    trace = run.trace
-    order = trace.ints("arrival_ns").argsort(kind="stable")
-    got = [
-        (
-            round(int(trace.ints("arrival_ns")[i]) / 1e9, 6),
-            trace.values("prompt_tokens")[i],
-            trace.values("output_tokens")[i],
-        )
-        for i in order
-    ]
-    assert got == [(pytest.approx(row.seconds / 2, abs=1e-5), row.prompt_tokens, row.output_tokens) for row in rows]
+    rules.assert_replayed(run.trace, rows, SPEED)
 
 
 def test_a_captured_trace_can_be_simulated(replayed, engine, tmp_path):
-    """Calibrated from its own timestamps; how well the captured run is reproduced is printed before any comparison."""
+    """Calibrated from its own timestamps; how well the captured run is reproduced is printed before any comparison.
+
+    A capture that a busy machine disturbed may not tell the time of a step; lmperf then refuses and asks for another one,
+    and it gets one, slower.
+    """
     run, _, _ = replayed
-    simulated = lmperf("simulate", str(run.folder), "--policies", "fifo,wfq", "--processes", "1", folder=tmp_path)
+    for attempt in range(3):
+        folder = tmp_path / f"simulated-{attempt}"
+        simulated = lmperf("simulate", str(run.folder), "--policies", "fifo,wfq", "--processes", "1", folder=folder)
+        if simulated.code == ExitCode.OK:
+            break
+        assert "calibrate again" in simulated.said, simulated.said
+        scenario, _ = engine_slice(tmp_path, engine.address)
+        run = measured("run", str(scenario), "--set", "trace.speed=1", folder=tmp_path / f"captured-{attempt}")
     assert simulated.code == ExitCode.OK, simulated.said
-    assert "fitted to this trace" in simulated.said
-    assert "reproduc" in simulated.said
-    assert simulated.said.index("reproduc") < simulated.said.index("derived loads")
-    assert (tmp_path / "server-model.json").is_file()
-    labels = [
-        policy["policy"]
-        for policy in json.loads((tmp_path / "comparison.json").read_bytes())["comparisons"][0]["policies"]
-    ]
-    assert labels == ["fifo", "wfq"]
+    reproduced, derived = simulated.said.index("the captured run, reproduced"), simulated.said.index("derived loads")
+    assert simulated.said.index("fitted to this trace") < reproduced < derived
+    assert (folder / "server-model.json").is_file()
+    compared = json.loads((folder / "comparison.json").read_bytes())["comparisons"]
+    assert all([policy["label"] for policy in one["policies"]] == ["fifo", "wfq"] for one in compared)
+    assert compared
 
 
 def test_a_queue_policy_in_front_of_the_engine_loses_no_request(engine, tmp_path):
     """WFQ with 8 slots: never more than 8 outstanding at the engine, every request answered."""
     if azure.WHY_NOT is not None:
         pytest.skip(azure.WHY_NOT)
-    scenario, rows = azure_scenario(tmp_path, engine.address, policy="policy: wfq\nslots: {sequences: 8}")
+    scenario, rows = engine_slice(tmp_path, engine.address, policy="policy: wfq\nslots: {sequences: 8}")
     run = measured("run", str(scenario), "--set", "trace.speed=20", folder=tmp_path)
     rules.assert_nothing_lost(run.trace, len(rows))
     rules.assert_stamps_in_order(run.trace)

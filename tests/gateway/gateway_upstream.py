@@ -82,6 +82,13 @@ class Peer:
                 pass
 
 
+async def until(condition: Callable[[], object]) -> None:
+    """Wait, turn by turn of the loop, until something that has no event of its own is so."""
+    async with asyncio.timeout(DEADLINE_S):
+        while not condition():  # noqa: ASYNC110 (what is waited for is another object's state, seen from outside)
+            await asyncio.sleep(0)
+
+
 Script = Callable[[Received, Peer], Awaitable[None]]
 
 

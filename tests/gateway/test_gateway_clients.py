@@ -4,9 +4,10 @@ import asyncio
 import json
 
 import pytest
-from gateway_upstream import DONE, SSE_HEAD, chat_body, request_bytes, text, usage
+from gateway_upstream import DONE, SSE_HEAD, chat_body, request_bytes, text, until, usage
 
 from scheduler.request import Status
+from scheduler.slots import Slots
 from tenants.tenant import QueueLimits, Tenant
 
 TENANT = "x-lmperf-tenant: chat"
@@ -64,7 +65,7 @@ async def test_a_body_that_never_comes_is_given_up(bench):
     gateway = await bench.gateway((await bench.upstream(good)).url, limits={"client_stall_s": 0.1})
     reader, writer = await bench.raw(gateway)
     writer.write(request_bytes(chat_body(), TENANT)[:-5])
-    status, headers, body = await read_answer(reader)
+    status, _, body = await read_answer(reader)
     assert (status, json.loads(body)["error"]["code"]) == (408, "slow_request")
     assert bench.outcomes == []
 
@@ -220,8 +221,6 @@ async def test_a_time_to_live_ends_a_wait_in_the_queue(bench):
         await release.wait()
         await good(request, peer)
 
-    from scheduler.slots import Slots
-
     upstream = await bench.upstream(script)
     gateway = await bench.gateway(
         upstream.url,
@@ -236,9 +235,7 @@ async def test_a_time_to_live_ends_a_wait_in_the_queue(bench):
             return response.status, response.headers.get("x-lmperf-reason")
 
     first = asyncio.create_task(ask("chat"))
-    async with asyncio.timeout(10):
-        while not upstream.requests:
-            await asyncio.sleep(0)
+    await until(lambda: upstream.requests)
     assert await ask("batch") == (503, "ttl")
     release.set()
     assert await first == (200, None)

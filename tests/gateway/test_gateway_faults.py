@@ -1,11 +1,13 @@
 """What upstreams do wrong, and what clients and records get for it."""
 
 import asyncio
+import contextlib
 import json
 
 import pytest
-from gateway_upstream import DONE, SSE_HEAD, chat_body, event, text, usage
+from gateway_upstream import DONE, SSE_HEAD, chat_body, event, request_bytes, text, until, usage
 
+from backends.wire.options import WireOptions
 from scheduler.request import ErrorClass, Status
 from scheduler.slots import Slots
 
@@ -30,7 +32,8 @@ async def post(bench, gateway, **more: object):
 
 async def test_bytes_pass_untouched_and_headers_too(bench):
     """Spacing, unknown fields, comments and odd line ends of the upstream reach the client as they are."""
-    odd = b'\xef\xbb\xbf: hi\r\n\r\ndata:{"choices": [ {"delta":{"content":"x"}, "new":1} ] }\n\nevent: e\rdata: {"choices":[]}\r\r'
+    odd = b'\xef\xbb\xbf: hi\r\n\r\ndata:{"choices": [ {"delta":{"content":"x"}, "new":1} ] }\n\n'
+    odd += b'event: e\rdata: {"choices":[]}\r\r'
 
     async def script(request, peer):
         head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; x=1\r\nX-Own: 1\r\nX-Own: 2\r\nconnection: close\r\n\r\n"
@@ -260,6 +263,38 @@ async def test_a_total_time_out_inside_a_stream_is_told_in_the_stream(bench):
     assert (await bench.outcome()).status is Status.TIMED_OUT
 
 
+@pytest.mark.parametrize("stream", [True, False])
+async def test_silence_counts_from_the_first_token_only(bench, stream):
+    """An engine may queue after its role chunk for longer than the gap between tokens may be; after a token, a gap of
+    that length ends the answer, and comments do not extend it.
+    """
+
+    async def script(request, peer):
+        await peer.send(SSE_HEAD)
+        await peer.chunk(text(""))
+        await asyncio.sleep(0.5)  # how slow this upstream is
+        await peer.chunk(text("a"))
+        with contextlib.suppress(ConnectionError):
+            while True:
+                await peer.chunk(b": still here\n\n")
+                await asyncio.sleep(0.05)
+
+    upstream = await bench.upstream(script)
+    gateway = await bench.gateway(upstream.url, wire=WireOptions(token_timeout_s=0.3))
+    http = await bench.http(gateway.url)
+    async with http.post(CHAT, data=chat_body(stream=stream), headers=HEADERS) as response:
+        if stream:
+            assert await response.content.readuntil(b"\n\n") == text("")
+            assert await response.content.readuntil(b"\n\n") == text("a")
+            while b"upstream_cut" not in (await response.content.readuntil(b"\n\n")):
+                pass
+        else:
+            assert response.status == 502
+    outcome = await bench.outcome()
+    assert (outcome.status, outcome.error_class) == (Status.TIMED_OUT, ErrorClass.TOKEN_TIMEOUT)
+    assert outcome.first_token_ns is not None
+
+
 async def test_an_upstream_that_is_not_http_is_a_502(bench):
     async def script(request, peer):
         await peer.send(b"SSH-2.0-OpenSSH\r\n")
@@ -280,16 +315,10 @@ async def test_a_client_that_leaves_the_queue_is_never_sent(bench):
     upstream = await bench.upstream(script)
     gateway = await bench.gateway(upstream.url, slots=Slots(sequences=1))
     first = asyncio.create_task(post(bench, gateway))
-    reader, writer = await bench.raw(gateway)
-    async with asyncio.timeout(10):
-        while not upstream.requests:
-            await asyncio.sleep(0)
-    from gateway_upstream import request_bytes
-
+    _, writer = await bench.raw(gateway)
+    await until(lambda: upstream.requests)
     writer.write(request_bytes(chat_body(), "x-lmperf-tenant: batch"))
-    async with asyncio.timeout(10):
-        while not gateway.gate.driver.dispatcher.queued:
-            await asyncio.sleep(0)
+    await until(lambda: gateway.gate.driver.dispatcher.queued)
     writer.close()
     outcome = await bench.outcome()
     assert (outcome.status, outcome.request.tenant, outcome.dispatched_ns) == (Status.CANCELLED, "batch", None)

@@ -89,7 +89,7 @@ async def test_a_client_that_leaves_takes_its_request_along(bench):
         while True:
             async with http.get("/lmperf/stats") as response:
                 stats = await response.json()
-            if stats["running"] == 0:
+            if stats["requests_running"] == 0:
                 break
     assert gateway.gate.outstanding() == {"u1": 0}
 

@@ -1,6 +1,7 @@
 """Bytes of a stream go on untouched; only the usage chunk that the gateway itself asked for is taken out."""
 
 from array import array
+from itertools import pairwise
 
 from gateway_upstream import DONE, text, usage
 from hypothesis import given
@@ -27,7 +28,7 @@ PIECES = st.sampled_from(
 
 def cut(data: bytes, at: list[int]) -> list[bytes]:
     marks = sorted({0, len(data), *(position % (len(data) + 1) for position in at)})
-    return [data[a:b] for a, b in zip(marks, marks[1:], strict=False)]
+    return [data[a:b] for a, b in pairwise(marks)]
 
 
 @given(st.lists(PIECES, max_size=6), st.lists(st.integers(0, 5_000), max_size=12), st.booleans())

@@ -243,7 +243,7 @@ def test_rules_of_every_policy(which, late):
     run_state_machine_as_test(
         lambda: PolicyMachine(which, late),
         settings=settings(
-            max_examples=12,
+            max_examples=15,
             stateful_step_count=40,
             deadline=None,
             database=None,

@@ -7,6 +7,10 @@ from datetime import datetime
 from pathlib import Path
 
 TRACE = Path(__file__).resolve().parents[4] / "shared" / "traces" / "azure-llm-2023" / "AzureLLMInferenceTrace_code.csv"
+THRESHOLDS = (120, 400)
+TENANTS = ("short", "middle", "long")
+_SKIP_S = 188.5
+"""From here on the rows come steadily; before, there are gaps of minutes."""
 WHY_NOT = None if TRACE.is_file() else f"the public trace is not at {TRACE}"
 
 
@@ -34,6 +38,41 @@ def write_slice(target: Path, *, rows: int, most_prompt: int, most_output: int, 
             break
     target.write_text("\n".join([header, *chosen]) + "\n", encoding="utf-8")
     return [Row(seconds - found[0][0], prompt, output) for seconds, prompt, output in found]
+
+
+def write_scenario(
+    folder: Path, backend: str, *, rows: int, most_prompt: int, speed: float, policy: str = "policy: none"
+) -> tuple[Path, list[Row]]:
+    """A scenario that replays a slice with three tenants, told apart by the prompt's length, on ``backend`` (YAML).
+
+    Its SLOs are so wide that only lost requests break them, on however slow a machine.
+    """
+    chosen = write_slice(folder / "slice.csv", rows=rows, most_prompt=most_prompt, most_output=24, skip_s=_SKIP_S)
+    scenario = folder / "azure.yaml"
+    scenario.write_text(
+        f"""\
+version: 1
+name: azure-slice
+backend: {backend}
+{policy}
+trace:
+  path: slice.csv
+  speed: {speed:g}
+  tenants: {{by: prompt_tokens, order: [{", ".join(TENANTS)}], thresholds: [{", ".join(map(str, THRESHOLDS))}]}}
+thresholds: [failed < 1%]
+tenants:
+  short: {{weight: 2, slo: {{ttft_ms: 120000, attainment: 0.5}}}}
+  middle: {{slo: {{ttft_ms: 120000, attainment: 0.5}}}}
+  long: {{slo: {{ttft_ms: 120000, attainment: 0.5}}}}
+""",
+        encoding="utf-8",
+    )
+    return scenario, chosen
+
+
+def tenant_of(prompt_tokens: int) -> str:
+    """What the scenario's rule says: a prompt below the first threshold is of the first tenant, and so on."""
+    return TENANTS[sum(prompt_tokens >= threshold for threshold in THRESHOLDS)]
 
 
 def _time(stamp: str) -> float:

@@ -82,7 +82,8 @@ def _complete(root: Path, recipe: Recipe) -> bool:
         told = json.loads((root / MARKER).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    return bool(told.get("fingerprint") == recipe.fingerprint)
+    # The interpreter it stands on may have been removed since.
+    return bool(told.get("fingerprint") == recipe.fingerprint) and (root / "bin" / "python").exists()
 
 
 def _made_by_hand(root: Path, recipe: Recipe, say: Say) -> bool:

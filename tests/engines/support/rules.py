@@ -13,6 +13,7 @@ import numpy as np
 
 from loadgen.trace.reader import Trace
 from scheduler.request import Status, TokensSource
+from tests.engines.support.azure import TENANTS, Row, tenant_of
 
 _US = 1_000
 
@@ -42,7 +43,6 @@ def assert_token_gaps_add_up(trace: Trace) -> None:
     assert set(trace.values("tokens_source")) == {TokensSource.USAGE}
     output = trace.ints("output_tokens")
     assert output.tolist() == trace.ints("target_output_tokens").tolist(), "the engine was asked for these lengths"
-    gaps = trace.gaps()
     span_ns = trace.ints("last_token_ns") - trace.ints("first_token_ns")
     for row in range(len(trace)):
         offsets, tokens = trace.chunks(row)
@@ -52,12 +52,29 @@ def assert_token_gaps_add_up(trace: Trace) -> None:
         assert offsets[0] == 0
         assert (np.diff(offsets) >= 0).all()
         assert abs(int(offsets[-1]) * _US - int(span_ns[row])) <= _US, "sum of ITLs against last - first"
-    assert gaps is not None
+
+
+def assert_tenants_by_the_rule(trace: Trace, rows: list[Row]) -> None:
+    """Every row went to the tenant that the scenario's rule names, and to no other; every tenant has some."""
+    expected = Counter(tenant_of(row.prompt_tokens) for row in rows)
+    assert set(expected) == set(TENANTS), "the slice must hold rows of every tenant"
+    assert Counter(trace.values("tenant")) == expected
+    for tenant, prompt in zip(trace.values("tenant"), trace.values("prompt_tokens"), strict=True):
+        assert tenant == tenant_of(prompt)
+
+
+def assert_replayed(trace: Trace, rows: list[Row], speed: float) -> None:
+    """Lengths as the server counted them, and arrivals at the trace's own times over the speed, every digit kept."""
+    order = trace.ints("arrival_ns").argsort(kind="stable")
+    arrival_ns = trace.ints("arrival_ns")[order]
+    meant_ns = np.array([row.seconds * 1e9 / speed for row in rows])
+    assert np.abs(arrival_ns - meant_ns).max() <= _US
+    assert trace.ints("prompt_tokens")[order].tolist() == [row.prompt_tokens for row in rows]
+    assert trace.ints("output_tokens")[order].tolist() == [row.output_tokens for row in rows]
 
 
 def assert_agrees_with_the_server(trace: Trace, sightings: list[dict[str, Any]]) -> None:
-    """Tenant by tenant the server counted the same tokens; no token was stamped before the server had let it go, and
-    none of the first stamps after the server's last chunk of it plus the time the answer took."""
+    """Tenant by tenant the server counted the same tokens, and no token is stamped before the server let it go."""
     assert all(seen["status"] == 200 for seen in sightings)
     ours = sorted(
         zip(trace.values("tenant"), trace.values("prompt_tokens"), trace.values("output_tokens"), strict=True)

@@ -9,7 +9,6 @@ import os
 import signal
 import socket
 import subprocess
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,6 @@ from typing import Any
 
 from backends.probe import wait_ready
 from backends.protocol import BackendError
-
 from tests.engines.support.environment import Say
 
 SERVED_NAME = "tiny-llama"
@@ -91,34 +89,16 @@ def _environment(witness: Path) -> dict[str, str]:
 
 async def _ready(server: EngineServer, process: subprocess.Popen[bytes], say: Say) -> None:
     """lmperf's own wait, cut short when the process has ended: nothing will ever answer then."""
-    waiting = asyncio.ensure_future(
-        wait_ready(
-            server.address,
-            timeout_s=READY_TIMEOUT_S,
-            on_progress=lambda elapsed_s, _: say(f"  {elapsed_s:4.0f} s: vLLM is starting"),
-        )
-    )
-    loop = asyncio.get_running_loop()
-    ended: asyncio.Future[int] = loop.create_future()
 
-    def watch() -> None:
-        code = process.wait()
-        # The loop is gone when the process ends after this wait, which is how it ends every time all is well.
-        with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(lambda: ended.done() or ended.set_result(code))
+    def starting(elapsed_s: float, _: str) -> None:
+        if process.poll() is not None:
+            raise BackendError(f"vLLM ended with {process.returncode} before it was ready", kind="ended")
+        say(f"  {elapsed_s:4.0f} s: vLLM is starting")
 
-    threading.Thread(target=watch, daemon=True).start()
     try:
-        await asyncio.wait({waiting, ended}, return_when=asyncio.FIRST_COMPLETED)
-        if ended.done():
-            raise BackendError(f"vLLM ended with {ended.result()} before it was ready:\n{server.log_tail()}")
-        metadata = waiting.result()
+        metadata = await wait_ready(server.address, timeout_s=READY_TIMEOUT_S, on_progress=starting)
     except BackendError as error:
         raise BackendError(f"{error}\nvLLM's last words:\n{server.log_tail()}", kind=error.kind) from error
-    finally:
-        waiting.cancel()
-        ended.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
     if metadata.models != (SERVED_NAME,):
         raise BackendError(f"{server.address} serves {metadata.models}, not {SERVED_NAME}: another server's port")
 

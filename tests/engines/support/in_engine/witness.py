@@ -8,29 +8,38 @@ that ``ENGINE_WITNESS`` names:
     output; monotonic), chunk_tokens (ids in each), usage (the engine's own), status
 """
 
+from __future__ import annotations
+
 import json
 import os
 import time
+from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
+from typing import Any
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 
 class Witness:
-    def __init__(self, app) -> None:
+    def __init__(self, app: App) -> None:
         self._app = app
         self._file = Path(os.environ["ENGINE_WITNESS"])
 
-    async def __call__(self, scope, receive, send) -> None:
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or not scope["path"].startswith(("/v1/chat/", "/v1/completions")):
             await self._app(scope, receive, send)
             return
         seen = Sighting(scope)
 
-        async def watched_receive():
+        async def watched_receive() -> Message:
             message = await receive()
             seen.received(message)
             return message
 
-        async def watched_send(message):
+        async def watched_send(message: Message) -> None:
             # Stamped before the bytes leave: no client can honestly have them earlier.
             seen.sending(message, time.monotonic_ns())
             await send(message)
@@ -45,22 +54,23 @@ class Witness:
 class Sighting:
     """One request and its answer, from the bytes that pass."""
 
-    def __init__(self, scope) -> None:
+    def __init__(self, scope: Message) -> None:
         headers = {name.decode().lower(): value.decode() for name, value in scope["headers"]}
         self._path = scope["path"]
         self._tenant = headers.get("x-lmperf-tenant")
         self._received_ns = time.monotonic_ns()
         self._request = b""
         self._rest = b""
-        self._status = None
-        self._usage = None
-        self._first_ns = self._last_ns = None
+        self._status: int | None = None
+        self._usage: dict[str, Any] | None = None
+        self._first_ns: int | None = None
+        self._last_ns: int | None = None
         self._chunk_tokens: list[int] = []
 
-    def received(self, message) -> None:
+    def received(self, message: Message) -> None:
         self._request += message.get("body", b"")
 
-    def sending(self, message, now_ns: int) -> None:
+    def sending(self, message: Message, now_ns: int) -> None:
         if message["type"] == "http.response.start":
             self._status = message["status"]
             return
@@ -70,7 +80,7 @@ class Sighting:
             if data.startswith(b"{"):
                 self._event(json.loads(data), now_ns)
 
-    def _event(self, chunk, now_ns: int) -> None:
+    def _event(self, chunk: dict[str, Any], now_ns: int) -> None:
         self._usage = chunk.get("usage") or self._usage
         for choice in chunk.get("choices", ()):
             ids = choice.get("token_ids") or []
@@ -80,7 +90,7 @@ class Sighting:
                 self._last_ns = now_ns
                 self._chunk_tokens.append(len(ids))
 
-    def line(self) -> dict:
+    def line(self) -> dict[str, Any]:
         body = json.loads(self._request or b"{}")
         return {
             "path": self._path,

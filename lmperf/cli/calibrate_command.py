@@ -1,0 +1,144 @@
+"""``lmperf calibrate``: a server model from client-side timestamps, with its intervals and its held-out error."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import time
+from pathlib import Path
+
+import msgspec
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from lmperf.console import Progress, results_console
+from lmperf.exit_codes import ExitCode
+from lmperf.scenario.faults import ScenarioError
+from lmperf.wiring.captured import captured_run, known_limits, observations_of
+from scheduler.calibration.calibrate import Calibration, calibrate
+from scheduler.server_model.spec import ServerLimits, encode_server_model
+
+_UNITS = {
+    "a_us": "us a step",
+    "b_us": "us a prefilled token",
+    "c_us": "us a sequence",
+    "d_us": "us a KV token",
+    "offset_us": "us before the engine's queue",
+}
+_FIGURES = {
+    "ttft_p50": "TTFT P50",
+    "ttft_p99": "TTFT P99",
+    "tpot_mean": "TPOT mean",
+    "tpot_p99": "TPOT P99",
+    "itl_p99": "ITL P99",
+    "e2e_mean": "E2E mean",
+    "e2e_p99": "E2E P99",
+    "throughput": "throughput",
+}
+
+
+def run(args: argparse.Namespace) -> ExitCode:
+    for flag, value in (
+        ("--max-num-seqs", args.max_num_seqs),
+        ("--max-num-batched-tokens", args.max_num_batched_tokens),
+    ):
+        if value is not None and value < 1:
+            raise ScenarioError.single("<flags>", f"{flag} is {value}", "at least 1")
+    progress = Progress()
+    captures = [captured_run(path, recorded=False) for path in args.traces]
+    progress.stage(f"fitting {sum(len(c.trace) for c in captures)} requests of {len(captures)} captures")
+    started = time.monotonic()
+    found = calibrate(
+        [observations_of(capture.trace) for capture in captures],
+        name=args.name,
+        limits=_stated(known_limits(captures), args),
+        max_num_seqs=args.max_num_seqs,
+        max_num_batched_tokens=args.max_num_batched_tokens,
+        on_progress=lambda done, total: progress.counting("fits", done, total, started),
+    )
+    console = results_console()
+    _say(console, found)
+    if args.output is None:
+        command = shlex.join(["lmperf", "calibrate", *args.traces, "-o", "model.json"])
+        console.print(f"not written; to keep it: {command}", soft_wrap=True, highlight=False)
+        return ExitCode.OK
+    path = Path(args.output)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encode_server_model(found.spec))
+    except OSError as error:
+        raise ScenarioError.single(
+            "<flags>", f"{path} cannot be written ({error.strerror})", "name another -o"
+        ) from error
+    console.print(f"written: {path}", soft_wrap=True, highlight=False)
+    return ExitCode.OK
+
+
+def _stated(limits: ServerLimits | None, args: argparse.Namespace) -> ServerLimits | None:
+    """Limits that the captures' headers know, with what the flags say in their place."""
+    if limits is None:
+        return None
+    stated = {"max_num_seqs": args.max_num_seqs, "max_num_batched_tokens": args.max_num_batched_tokens}
+    return msgspec.structs.replace(limits, **{key: value for key, value in stated.items() if value is not None})
+
+
+def _say(console: Console, found: Calibration) -> None:
+    law, limits, spans = found.spec.law, found.spec.limits, found.spans
+    console.print("step = a + b * prefilled tokens + c * decoding sequences + d * resident KV tokens")
+    table = _table()
+    for column in ("parameter", "value", "as captures are left out", "from spans alone, 95%", "unit"):
+        table.add_column(column, justify="left" if column in {"parameter", "unit"} else "right", no_wrap=True)
+    ranges = found.left_out_range()
+    for term in law.__struct_fields__:
+        value = getattr(law, term)
+        if not value and term not in spans.intervals:
+            continue
+        left_out, interval = ranges.get(term), spans.intervals.get(term)
+        table.add_row(
+            term.removesuffix("_us"),
+            f"{value:,.4g}",
+            "" if left_out is None or len(found.held_out) < 2 else f"{left_out[0]:,.4g} to {left_out[1]:,.4g}",
+            "" if interval is None else f"[{interval.low:,.4g}, {interval.high:,.4g}]",
+            _UNITS.get(term, "us"),
+        )
+    console.print(table)
+    console.print(
+        f"max_num_seqs {limits.max_num_seqs}, max_num_batched_tokens {limits.max_num_batched_tokens}; fitted to "
+        f"{spans.requests:,} requests, condition number {spans.condition:.0f}",
+        soft_wrap=True,
+    )
+    for warning in found.warnings:
+        console.print(f"warning: {warning}", soft_wrap=True)
+    _say_errors(console, found)
+
+
+def _say_errors(console: Console, found: Calibration) -> None:
+    if not found.held_out:
+        console.print("no held-out error: the capture is too short to be split in two", soft_wrap=True)
+        return
+    console.print(
+        "held out: each capture predicted by a model that never saw it (of one capture, its second half by its first); "
+        "simulated / captured - 1",
+        soft_wrap=True,
+    )
+    means = found.mean_absolute()
+    shown = {key: title for key, title in _FIGURES.items() if key in means}
+    table = _table()
+    table.add_column("capture", overflow="fold")
+    for title in shown.values():
+        table.add_column(title, justify="right")
+    for held in found.held_out:
+        table.add_row(held.capture, *(_signed(held.errors.get(key)) for key in shown))
+    if len(found.held_out) > 1:
+        table.add_section()
+        table.add_row("mean absolute", *(f"{means[key]:.1%}" for key in shown))
+    console.print(table)
+
+
+def _signed(error: float | None) -> str:
+    return "-" if error is None else f"{error:+.1%}"
+
+
+def _table() -> Table:
+    return Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)

@@ -1,0 +1,139 @@
+"""``lmperf gateway``: the queue in front of real servers, for any client; tenants, policy and slots from a scenario or flags.
+
+With ``--trace DIR`` production traffic becomes the simulator's input: the folder is that of a run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from backends.gateway.cli import add_arguments, run_from_args
+from backends.gateway.config import GatewayConfig, Upstream, resolve_env
+from backends.gateway.server import GatewayServer
+from lmperf.catalog import find_scenario
+from lmperf.cli.parser import Parser
+from lmperf.exit_codes import ExitCode
+from lmperf.scenario.faults import ScenarioError
+from lmperf.scenario.load import Scenario, load_scenario
+from lmperf.scenario.resolve import resolve
+from lmperf.wiring.dispatching import slots_of
+from lmperf.wiring.known import installed
+from lmperf.wiring.results import free_folder
+from lmperf.wiring.targets import wire_options
+from loadgen.recorder import Recorder
+from loadgen.summary.build import summarise
+from loadgen.summary.files import write_summary
+from loadgen.table import tenant_table
+from loadgen.trace.schema import TraceMetadata
+from scheduler.request import Outcome
+
+_FOREVER_NS = 1 << 62
+
+
+def main(argv: Sequence[str]) -> int:
+    """Parse and serve; returns the exit code."""
+    parser = Parser(
+        prog="lmperf gateway",
+        description="An OpenAI-compatible reverse proxy that keeps a queue policy in front of one or more servers.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--scenario", metavar="FILE", help="tenants, policy, slots and the upstream; flags override it")
+    parser.add_argument("--set", dest="settings", action="append", default=[], metavar="PATH=VALUE")
+    parser.add_argument("--trace", metavar="DIR", help="record every request, as a run does: lmperf simulate DIR")
+    add_arguments(parser)
+    args = parser.parse_args(argv)
+    try:
+        return _serve(args)
+    except ScenarioError as error:
+        print(f"lmperf gateway: {error}", file=sys.stderr)
+        return int(ExitCode.BAD_CONFIG)
+
+
+def _serve(args: argparse.Namespace) -> int:
+    load_base = None
+    resolve_reference = resolve_env
+    if args.scenario is not None:
+        scenario = _scenario(args)
+        resolve_reference = scenario.secrets.resolve
+
+        def load_base() -> GatewayConfig:
+            try:
+                return config_of(_scenario(args))
+            except ScenarioError as error:
+                raise ValueError(str(error)) from error
+
+    if args.trace is None:
+        return run_from_args(args, load_base=load_base, resolve=resolve_reference)
+    return _traced(args, load_base, resolve_reference)
+
+
+def _scenario(args: argparse.Namespace) -> Scenario:
+    return load_scenario(find_scenario(args.scenario), overrides=args.settings, known=installed(), traffic=False)
+
+
+def config_of(scenario: Scenario) -> GatewayConfig:
+    """A gateway's configuration from a scenario: its url is the upstream, ``none`` is a queue without limits."""
+    plan = resolve(scenario, saturation=scenario.model.load.saturation)
+    if plan.backend.url is None:
+        raise ValueError("the scenario names no server: set backend.url, or give --upstream URL")
+    key = scenario.model.backend.api_key
+    return GatewayConfig(
+        tenants=tuple(planned.tenant for planned in plan.tenants),
+        upstreams=(Upstream(name="upstream-1", url=plan.backend.url, slots=slots_of(plan), api_key=key),),
+        policy=plan.policy.name if plan.policy.queues else "fifo",
+        options=dict(plan.policy.options),
+        cost=plan.cost,
+        wire=wire_options(plan.backend),
+    )
+
+
+def _traced(
+    args: argparse.Namespace,
+    load_base: Callable[[], GatewayConfig] | None,
+    resolve_reference: Callable[[str], str],
+) -> int:
+    directory = free_folder(Path(args.trace))
+    directory.mkdir(parents=True, exist_ok=True)
+    holder: list[Recorder] = []
+
+    def on_start(gateway: GatewayServer) -> None:
+        config = gateway.config
+        slots = config.upstreams[0].slots
+        metadata = TraceMetadata(
+            kind="gateway",
+            load_mode="open",
+            policy=config.policy,
+            policy_options=dict(config.options),
+            slots=msgspec.to_builtins(slots),
+            start_monotonic_ns=gateway.started_ns,
+            start_utc=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        )
+        holder.append(Recorder(config.tenants, (0, _FOREVER_NS), directory, metadata=metadata))
+
+    def on_outcome(outcome: Outcome) -> None:
+        holder[0].on_outcome(outcome)
+
+    code = run_from_args(
+        args,
+        load_base=load_base,
+        resolve=resolve_reference,
+        on_outcome=on_outcome,
+        on_start=on_start,
+    )
+    if holder:
+        recorder = holder[0]
+        end_ns = int(recorder.columns().end_ns.max(initial=0)) + 1
+        recorder.close(msgspec.structs.replace(recorder.metadata, end_ns=end_ns, window_ns=(0, end_ns)))
+        summary = summarise(recorder)
+        write_summary(summary, directory)
+        from lmperf.console import results_console  # noqa: PLC0415 (only when there is a trace to show)
+
+        results_console().print(tenant_table(summary))
+        print(f"trace in {directory}: lmperf simulate {directory}")
+    return code

@@ -1,0 +1,120 @@
+"""``lmperf simulate --suite NAME``: many scenarios, every policy, one table."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+import msgspec
+from rich import box
+from rich.table import Table
+
+from lmperf.cli.output import log_file, output_folder
+from lmperf.console import Progress, results_console
+from lmperf.exit_codes import ExitCode
+from lmperf.wiring.results import free_folder
+from lmperf.wiring.suite import SuiteResult, run_suite, study_choices
+from loadgen.offline.experiment import OnProgress
+
+DEFAULT_SEEDS = 5
+_TRACE_BESIDE = Path("../shared/traces/azure-llm-2023/AzureLLMInferenceTrace_conv.csv.gz")
+
+
+def run_suite_command(args: argparse.Namespace) -> ExitCode:
+    progress = Progress(quiet=args.quiet)
+    directory = free_folder(output_folder(args, f"suite-{args.suite}"))
+    console = results_console()
+    choices = study_choices("all" if args.policies == "fifo,wfq,slo_aware" else args.policies)
+    seeds = args.seeds or DEFAULT_SEEDS
+    trace = Path(args.trace) if args.trace is not None else _TRACE_BESIDE
+    with log_file(directory, args.argv):
+
+        def on_scenario(name: str) -> OnProgress:
+            started = time.monotonic()
+            return lambda done, total: progress.counting(name, done, total, started)
+
+        def on_rows(result: SuiteResult) -> None:
+            _write(directory, result)
+
+        result = run_suite(
+            args.suite,
+            choices,
+            seeds=seeds,
+            first_seed=args.seed or 0,
+            trace=trace.resolve() if trace.is_file() or args.trace is not None else None,
+            settings=args.settings,
+            processes=args.processes,
+            on_scenario=on_scenario,
+            on_rows=on_rows,
+        )
+    progress.done()
+    console.print(_table(result, seeds))
+    console.print(_other_figures(result))
+    for scenario, reason in result.skipped.items():
+        console.print(f"skipped {scenario}: {reason}", soft_wrap=True)
+    console.print(f"written: {directory / 'suite.json'}", soft_wrap=True)
+    return ExitCode.OK
+
+
+def _write(directory: Path, result: SuiteResult) -> None:
+    data = {
+        "schema": "lmperf.suite/1.0",
+        "suite": result.name,
+        "rows": [row.data() for row in result.rows],
+        "skipped": result.skipped,
+    }
+    (directory / "suite.json").write_bytes(msgspec.json.format(msgspec.json.encode(data), indent=2))
+
+
+def _short(scenario: str) -> str:
+    return scenario.removeprefix("study-").partition("-")[0]
+
+
+def _table(result: SuiteResult, seeds: int) -> Table:
+    table = Table(
+        title=f"{result.name}: attainment of the worst tenant in contract under the raised load, mean of {seeds} seeds",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+        title_justify="left",
+        caption_justify="left",
+        caption="+- is half of the 95% interval over seeds",
+    )
+    table.add_column("policy", no_wrap=True)
+    for scenario in result.scenarios:
+        table.add_column(_short(scenario), justify="right", no_wrap=True)
+    table.add_column("mean", justify="right", no_wrap=True)
+    for choice in result.choices:
+        cells = []
+        for scenario in result.scenarios:
+            row = result.row(scenario, choice.label)
+            found = None if row is None else row.verdict.worst_attainment
+            if found is None or found.value is None:
+                cells.append("-")
+            else:
+                half = "" if found.interval is None else f" +-{found.interval.width / 2:.2f}"
+                cells.append(f"{found.value:.3f}{half}")
+        table.add_row(choice.label, *cells, result.mean_worst(choice.label).format(3))
+    return table
+
+
+def _other_figures(result: SuiteResult) -> Table:
+    table = Table(
+        title="means over the scenarios",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+        title_justify="left",
+    )
+    for column in ("policy", "worst attainment", "mean attainment", "decay in contract", "rho", "throughput"):
+        table.add_column(column, justify="left" if column == "policy" else "right", no_wrap=True)
+    for choice in result.choices:
+        verdicts = [row.verdict for row in result.rows if row.choice.label == choice.label]
+        means = []
+        for name in ("worst_attainment", "mean_attainment", "decay_in_contract", "rho", "throughput_ratio"):
+            values = [getattr(verdict, name).value for verdict in verdicts]
+            known = [value for value in values if value is not None]
+            means.append(f"{sum(known) / len(known):.3f}" if known else "-")
+        table.add_row(choice.label, *means)
+    return table

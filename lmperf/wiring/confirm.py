@@ -1,0 +1,150 @@
+"""A predicted attainment against a live run of the same thing: same load, seed, duration, policy and slots.
+
+The simulation is made anew for the live run's own (short) duration and seed, so that both see the same arrivals and
+lengths. They agree on a tenant when both put it on the same side of its target, or when the prediction lies inside the
+binomial interval of what was measured: a short run tells no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from lmperf.scenario.load import Scenario
+from lmperf.scenario.plan import Plan
+from lmperf.scenario.server_model import AutoSlots
+from lmperf.wiring.dispatching import slots_of
+from lmperf.wiring.live import LiveOptions
+from lmperf.wiring.results import RunResult
+from lmperf.wiring.servers import server_model_of
+from lmperf.wiring.sources import SourceError, arrivals_end_ns, growth_of, recipe_of, source_of
+from lmperf.wiring.variants import resolved, scaled, shortened
+from loadgen.offline.cell import CellJob
+from loadgen.offline.replicas import ReplicatedJob, promises_of_run
+from tenants.measures.intervals import Interval, clopper_pearson
+
+RunLive = Callable[[Scenario, Plan, LiveOptions], RunResult]
+"""One live run to its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class TenantCheck:
+    """``live``, ``simulated``: attainment; None without requests. ``interval``: of the live one."""
+
+    tenant: str
+    target: float
+    live: float | None
+    interval: Interval | None
+    simulated: float | None
+
+    @property
+    def agrees(self) -> bool:
+        if self.live is None or self.simulated is None:
+            return self.live is self.simulated
+        same_side = (self.live >= self.target) == (self.simulated >= self.target)
+        inside = self.interval is not None and self.interval.low <= self.simulated <= self.interval.high
+        return same_side or inside
+
+
+@dataclass(frozen=True, slots=True)
+class LiveCheck:
+    """One live run beside its simulation, at ``load`` (a factor on the scenario's loads)."""
+
+    load: float
+    tenants: tuple[TenantCheck, ...]
+    result: RunResult
+
+    @property
+    def agrees(self) -> bool:
+        return self.valid and all(tenant.agrees for tenant in self.tenants)
+
+    @property
+    def valid(self) -> bool:
+        """False when the generator (or the embedded server) fell behind: then the run says nothing of the server."""
+        return self.result.summary.validity.valid
+
+    @property
+    def kept_live(self) -> bool:
+        return all(t.live is None or t.live >= t.target for t in self.tenants)
+
+    @property
+    def kept_simulated(self) -> bool:
+        return all(t.simulated is None or t.simulated >= t.target for t in self.tenants)
+
+
+def confirm(
+    scenario: Scenario,
+    loads: Sequence[float],
+    *,
+    duration_s: float,
+    directory: Path,
+    percentiles: tuple[float, ...],
+    run: RunLive,
+    on_load: Callable[[float, int, int], None] = lambda _load, _number, _total: None,
+) -> Iterable[LiveCheck]:
+    """A live run at each load, in turn, each into a folder of its own; ends after one that was interrupted."""
+    for number, load in enumerate(loads, start=1):
+        on_load(load, number, len(loads))
+        variant = shortened(scaled(scenario, load), duration_s)
+        plan = resolved(variant)
+        options = LiveOptions(directory=directory / f"live-{load:.3g}", percentiles=percentiles)
+        result = run(variant, plan, options)
+        yield LiveCheck(load, _checks(plan, result), result)
+        if result.interrupted:
+            return
+
+
+def _checks(plan: Plan, result: RunResult) -> tuple[TenantCheck, ...]:
+    simulated = promises_of_run(ReplicatedJob(cell=cell_of_plan(plan)))
+    found = []
+    for planned in plan.tenants:
+        tenant = planned.tenant
+        target = tenant.slo.attainment
+        if target is None or not tenant.slo.has_limits:
+            continue
+        seen = result.summary.tenant(tenant.name).attainment
+        predicted = simulated[tenant.name]
+        measured = seen is not None and seen.total > 0
+        found.append(
+            TenantCheck(
+                tenant=tenant.name,
+                target=target,
+                live=seen.met / seen.total if measured and seen is not None else None,
+                interval=clopper_pearson(seen.met, seen.total) if measured and seen is not None else None,
+                simulated=predicted.met / predicted.total if predicted.total else None,
+            )
+        )
+    return tuple(found)
+
+
+def cell_of_plan(plan: Plan) -> CellJob:
+    """The run of a plan as a simulation. Raises SourceError without a server model or an end."""
+    server = server_model_of(plan.backend)
+    if server is None:
+        raise SourceError("a prediction needs a server model: name one with --server-model FILE")
+    recipe = recipe_of(plan)
+    until_ns = arrivals_end_ns(plan, source_of(recipe, plan.seed, growth_of(plan.tenants)))
+    if until_ns is None:
+        raise SourceError("a simulated run needs a duration: set duration_s")
+    window = plan.judged.window(until_ns)
+    slots = plan.slots
+    return CellJob(
+        policy=plan.policy.name if plan.policy.queues else "fifo",
+        options=dict(plan.policy.options) if plan.policy.queues else {},
+        policy_label=plan.policy.name,
+        load=plan.at.value,
+        seed=plan.seed,
+        auto=(slots.least, slots.most) if slots.auto is AutoSlots.TPOT else None,
+        growth=growth_of(plan.tenants),
+        recipe=recipe,
+        server=server,
+        slots=slots_of(plan),
+        cost=plan.cost,
+        window_ns=(window.start_ns, window.end_ns),
+    )
+
+
+def job_of_plan(plan: Plan, *, label: str, load: str, seed: int) -> ReplicatedJob:
+    """The same, named for a comparison and with a seed of its own."""
+    return ReplicatedJob(cell=replace(cell_of_plan(plan), policy_label=label, load=load, seed=seed))

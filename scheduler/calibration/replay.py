@@ -1,0 +1,151 @@
+"""What a server model makes of a captured workload: every request's first and last token, and the gaps between tokens.
+
+The same times as :class:`scheduler.drivers.simulated.Simulation` with no queue of ours in front (a test says so), without
+its dispatcher and events: a fit replays the captures hundreds of times.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler.calibration.observations import Int64s, Observations
+from scheduler.request import Request
+from scheduler.server_model.batching import ContinuousBatch
+from scheduler.server_model.protocol import Plan, StepResult
+from scheduler.server_model.spec import ServerLimits, StepLaw
+from scheduler.steplog import StepLog
+
+_TENANT = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """``times``: the simulated stamps, in the order of the observations; ``preemptions``: how often a sequence had to give
+    its KV up."""
+
+    times: Observations
+    preemptions: int
+
+
+def replay(seen: Observations, law: StepLaw, limits: ServerLimits) -> Replayed:
+    """Send the requests of ``seen`` again: open loop at their instants, closed loop (``seen.users``) each when a user is
+    free. Raises ValueError for a request that can never fit into the KV cache."""
+    return _Replay(seen, law, limits).run()
+
+
+class _Replay:
+    def __init__(self, seen: Observations, law: StepLaw, limits: ServerLimits) -> None:
+        self._seen = seen
+        self._model = ContinuousBatch(law, limits)
+        self._offset_ns = law.offset_ns
+        self._last_entry_ns = 0
+        self._prompt = seen.prompt_tokens.tolist()
+        self._output = seen.output_tokens.tolist()
+        self._sent = seen.sent_ns.tolist()
+        self._first = [0] * len(seen)
+        self._last = [0] * len(seen)
+        self._events: list[tuple[int, int, int]] = []
+        self._waiting_users = iter(range(0))
+        self._plan: Plan | None = None
+        self._steps = 0
+        self._total_steps = 0
+        self._preemptions = 0
+        self._gaps: list[tuple[Int64s, Int64s]] = []
+        self._log = StepLog(lambda _, gaps_ns, counts: self._gaps.append((gaps_ns, counts)))
+
+    def run(self) -> Replayed:
+        seen, events = self._seen, self._events
+        begin = len(seen) if seen.users is None else min(seen.users, len(seen))
+        events.extend((self._sent[i], 0, i) for i in range(begin))
+        heapq.heapify(events)
+        self._waiting_users = iter(range(begin, len(seen)))
+        while True:
+            end_ns = None if self._plan is None else self._plan.end_ns(self._steps)
+            if events and (end_ns is None or events[0][0] < end_ns):
+                self._event(*heapq.heappop(events))
+            elif end_ns is not None:
+                self._end(end_ns)
+            else:
+                break
+        self._log.flush()
+        return Replayed(self._times(), self._preemptions)
+
+    def _event(self, now_ns: int, kind: int, index: int) -> None:
+        if kind == 0:
+            self._sent[index] = now_ns
+            entry_ns = max(self._last_entry_ns, now_ns + self._offset_ns + self._model.entry_ns())
+            self._last_entry_ns = entry_ns
+            heapq.heappush(self._events, (entry_ns, 1, index))
+            return
+        output = self._output[index]
+        request = Request(id=index, tenant=_TENANT, arrival_ns=now_ns, prompt_tokens=self._prompt[index])
+        self._model.admit(request, now_ns, output)
+        if self._plan is None:
+            self._start(now_ns)
+        elif self._steps > 1 and self._model.may_start_now():
+            self._steps = min(self._steps, self._plan.steps_until(now_ns))
+
+    def _start(self, now_ns: int) -> None:
+        self._plan = self._model.plan(now_ns)
+        if self._plan is not None:
+            self._steps = self._plan.steps
+
+    def _end(self, now_ns: int) -> None:
+        plan, self._plan = self._plan, None
+        assert plan is not None, "only a run in flight ends"
+        result = self._model.commit(self._steps)
+        self._total_steps += self._steps
+        self._preemptions += len(result.preempted)
+        self._log_gaps(plan, result)
+        for sequence in result.first_tokens:
+            assert sequence.first_ps is not None, "it has a first token"
+            self._first[sequence.id] = sequence.first_ps // 1000
+        for sequence in result.finished:
+            assert sequence.last_ps is not None, "it has a last token"
+            self._last[sequence.id] = sequence.last_ps // 1000
+            if self._seen.users is not None:
+                self._next_of_user(now_ns)
+        self._start(now_ns)
+
+    def _next_of_user(self, now_ns: int) -> None:
+        following = next(self._waiting_users, None)
+        if following is not None:
+            heapq.heappush(self._events, (now_ns + self._seen.turnaround_ns, 0, following))
+
+    def _log_gaps(self, plan: Plan, result: StepResult) -> None:
+        log = self._log
+        for _ in result.paused:
+            log.stops(_TENANT, self._total_steps - self._steps)
+        log.run(plan, self._steps)
+        for _ in result.first_tokens:
+            log.starts(_TENANT, self._total_steps)
+        for _, gap_ns in result.resumed:
+            log.single(_TENANT, gap_ns)
+            log.starts(_TENANT, self._total_steps)
+        for _ in result.finished:
+            log.stops(_TENANT, self._total_steps)
+
+    def _times(self) -> Observations:
+        seen = self._seen
+        gaps_ns = np.concatenate([gaps for gaps, _ in self._gaps]) if self._gaps else np.zeros(0, dtype=np.int64)
+        counts = np.concatenate([counts for _, counts in self._gaps]) if self._gaps else np.zeros(0, dtype=np.int64)
+        return Observations(
+            seen.name,
+            _column(self._sent),
+            _column(self._first),
+            _column(self._last),
+            seen.prompt_tokens,
+            seen.output_tokens,
+            users=seen.users,
+            turnaround_ns=seen.turnaround_ns,
+            gaps_ns=gaps_ns,
+            gap_counts=counts,
+        )
+
+
+def _column(values: list[int]) -> NDArray[np.int64]:
+    return np.array(values, dtype=np.int64)

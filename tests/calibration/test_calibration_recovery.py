@@ -1,0 +1,160 @@
+"""Calibration finds the law of a server whose law is known, and says how sure it is."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from calibration_loads import AHEAD_LAW, AHEAD_LIMITS, PLAIN_LAW, PLAIN_LIMITS, captured, captures, workload
+
+from scheduler.calibration.calibrate import AHEAD, PLAIN, calibrate, start_ahead
+from scheduler.calibration.refine import SCALES, refine
+from scheduler.calibration.step_law import CalibrationError, fit_law
+from scheduler.server_model.spec import ServerLimits, decode_server_model, encode_server_model
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return calibrate(captures(PLAIN_LAW, PLAIN_LIMITS), limits=PLAIN_LIMITS, evaluations=50, bootstrap=60)
+
+
+def test_a_plain_law_is_recovered_from_stamps_alone(plain):
+    """The terms that the loads identify come back within a few percent, and the engine is taken for what it is."""
+    law = plain.spec.law
+    assert not plain.spec.limits.async_scheduling
+    assert law.a_us == pytest.approx(PLAIN_LAW.a_us, rel=0.05)
+    assert law.b_us == pytest.approx(PLAIN_LAW.b_us, rel=0.10)
+    assert law.d_us == pytest.approx(PLAIN_LAW.d_us, rel=0.30)
+    assert law.offset_us == pytest.approx(PLAIN_LAW.offset_us, rel=0.15)
+
+
+def test_held_out_captures_of_a_known_server_are_predicted(plain):
+    """Leave one capture out, over four different loads: what the fit never saw is predicted within a few percent."""
+    assert [one.capture for one in plain.held_out] == ["seed 1", "seed 2", "seed 3", "seed 4"]
+    means = plain.mean_absolute()
+    assert set(SCALES) <= set(means)
+    assert means["tpot_mean"] < 0.02
+    assert means["ttft_p50"] < 0.05
+    assert means["throughput"] < 0.02
+
+
+def test_every_held_out_law_is_fitted_without_the_capture_it_is_judged_on(plain):
+    """The laws differ from fold to fold, and from the law of all captures."""
+    laws = [one.law for one in plain.held_out] + [plain.spec.law]
+    assert len(set(laws)) == len(laws)
+
+
+def test_the_bootstrap_interval_holds_the_law(plain):
+    """The interval of the least-squares fit of a step's time covers the truth, give or take the fit's own bias."""
+    interval = plain.spans.intervals["a_us"]
+    assert interval.low * 0.95 <= PLAIN_LAW.a_us <= interval.high * 1.05
+    assert interval.low <= interval.value <= interval.high
+
+
+def test_a_server_model_file_keeps_what_calibration_said_of_itself(plain):
+    """Intervals, condition, held-out errors and warnings survive the file."""
+    spec = decode_server_model(encode_server_model(plain.spec), where="test")
+    assert spec == plain.spec
+    assert spec.fit["warnings"] == list(plain.warnings)
+    assert set(spec.fit["spans"]) == {"parameters", "bootstrap_95", "condition"}
+    assert set(spec.fit["held_out"]) == {"seed 1", "seed 2", "seed 3", "seed 4"}
+
+
+def test_an_engine_that_plans_ahead_is_recognised_and_its_launch_recovered():
+    """Its gaps and its first tokens cannot be explained by a plain engine; the host's launch comes back."""
+    found = calibrate(
+        captures(AHEAD_LAW, AHEAD_LIMITS), limits=AHEAD_LIMITS, evaluations=110, bootstrap=10, hold_out=False
+    )
+    law = found.spec.law
+    assert found.spec.limits.async_scheduling
+    assert law.a_us == pytest.approx(AHEAD_LAW.a_us, rel=0.05)
+    assert law.b_us == pytest.approx(AHEAD_LAW.b_us, rel=0.12)
+    assert law.launch_us == pytest.approx(AHEAD_LAW.launch_us, rel=0.15)
+    assert found.loss < 0.1
+
+
+def test_refining_never_makes_a_fit_worse_and_keeps_what_is_not_free():
+    """The start is one of the candidates; parameters that are fixed, or 0, stay."""
+    seen = [captured(workload(5, 80, rate=10.0), AHEAD_LAW, AHEAD_LIMITS)]
+    start = start_ahead(fit_law(seen, bootstrap=1).law)
+    before = refine(seen, start, AHEAD_LIMITS, AHEAD, evaluations=1)
+    after = refine(seen, start, AHEAD_LIMITS, AHEAD, evaluations=40)
+    assert after.loss <= before.loss
+    assert after.law.launch_tail_us == start.launch_tail_us
+    assert refine(seen, PLAIN_LAW, PLAIN_LIMITS, PLAIN, evaluations=10).law.launch_us == 0
+
+
+def test_calibration_is_deterministic():
+    """The same captures give the same model, bit for bit."""
+    seen = [captured(workload(6, 60, rate=8.0), PLAIN_LAW, PLAIN_LIMITS)]
+    first, second = (calibrate(seen, limits=PLAIN_LIMITS, evaluations=20, bootstrap=20) for _ in range(2))
+    assert first == second
+
+
+def test_a_single_capture_is_split_in_time():
+    """Nothing else is there to hold out: fitted on the first half, judged on the second."""
+    seen = captured(workload(7, 80, rate=6.0), PLAIN_LAW, PLAIN_LIMITS)
+    found = calibrate([seen], limits=PLAIN_LIMITS, evaluations=30, bootstrap=10)
+    (held,) = found.held_out
+    assert held.capture == "seed 7 (second half)"
+    assert abs(held.errors["tpot_mean"]) < 0.05
+
+
+def test_equal_lengths_are_warned_of():
+    """When every prompt and every answer has the same length the terms cannot be told apart, and the report says so."""
+    load = workload(8, 80, rate=6.0)
+    equal = dataclasses.replace(load, prompt_tokens=np.full(80, 500), output_tokens=np.full(80, 100))
+    found = calibrate(
+        [captured(equal, PLAIN_LAW, PLAIN_LIMITS)], limits=PLAIN_LIMITS, evaluations=5, bootstrap=20, hold_out=False
+    )
+    assert any("lengths are nearly equal" in warning for warning in found.warnings)
+    varied = calibrate(
+        [captured(load, PLAIN_LAW, PLAIN_LIMITS)], limits=PLAIN_LIMITS, evaluations=5, bootstrap=20, hold_out=False
+    )
+    assert not any("lengths are nearly equal" in warning for warning in varied.warnings)
+
+
+def test_the_engines_seats_are_read_from_a_plateau():
+    """Past saturation the peak of concurrent decoding is max_num_seqs; below it, it is an accident, and calibration says what
+    it assumes instead."""
+    tight = ServerLimits(max_num_seqs=12, max_num_batched_tokens=8192)
+    full = captured(workload(9, 200, rate=40.0), PLAIN_LAW, tight)
+    found = calibrate([full], evaluations=3, bootstrap=10, hold_out=False)
+    assert found.spec.limits.max_num_seqs == 12
+    assert any("past saturation" in warning for warning in found.warnings)
+    light = captured(workload(9, 60, rate=2.0), PLAIN_LAW, tight)
+    guessed = calibrate([light], evaluations=3, bootstrap=10, hold_out=False)
+    assert guessed.spec.limits.max_num_seqs == 256
+    assert any("max_num_seqs is not known" in warning for warning in guessed.warnings)
+    assert any("max_num_batched_tokens was not given: 8192" in warning for warning in guessed.warnings)
+
+
+def test_stated_limits_are_kept():
+    """What the caller knows is never guessed."""
+    seen = captured(workload(10, 60, rate=2.0), PLAIN_LAW, PLAIN_LIMITS)
+    found = calibrate([seen], max_num_seqs=99, max_num_batched_tokens=2048, evaluations=3, bootstrap=10, hold_out=False)
+    assert (found.spec.limits.max_num_seqs, found.spec.limits.max_num_batched_tokens) == (99, 2048)
+    assert not any("max_num" in warning for warning in found.warnings)
+
+
+def test_preemption_is_flagged():
+    """A capture in which sequences lost their KV does not show the step law alone."""
+    small = ServerLimits(max_num_seqs=64, max_num_batched_tokens=8192, kv_tokens=8000)
+    crowded = captured(workload(11, 120, rate=30.0), PLAIN_LAW, small)
+    light = captured(workload(10, 60, rate=2.0), PLAIN_LAW, small)
+    found = calibrate([light, crowded], limits=small, evaluations=3, bootstrap=10, hold_out=False)
+    assert [warning.partition(":")[0] for warning in found.warnings if "preempted" in warning] == ["seed 11"]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda seen: seen.take(np.arange(10)), "at least 20"),
+        (lambda seen: seen.take(np.arange(len(seen))[::-1]), "order of sending"),
+        (lambda seen: dataclasses.replace(seen, output_tokens=np.ones_like(seen.output_tokens)), "at least 20"),
+    ],
+)
+def test_captures_that_cannot_be_fitted_say_why(spoil, message):
+    """Too few requests, requests out of order, answers of one token."""
+    seen = captured(workload(12, 60, rate=4.0), PLAIN_LAW, PLAIN_LIMITS)
+    with pytest.raises(CalibrationError, match=message):
+        calibrate([spoil(seen)], limits=PLAIN_LIMITS)

@@ -1,0 +1,124 @@
+"""A replay is the simulation, without the parts that a fit does not need."""
+
+import numpy as np
+import pytest
+from calibration_loads import S, workload
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler.calibration.figures import errors, figures
+from scheduler.calibration.observations import Observations
+from scheduler.calibration.replay import replay
+from scheduler.dispatcher import Dispatcher, DispatcherConfig
+from scheduler.drivers.simulated import Simulation
+from scheduler.request import Request
+from scheduler.server_model.batching import ContinuousBatch
+from scheduler.server_model.spec import ServerLimits, StepLaw
+from scheduler.slots import Slots
+from tenants.tenant import Tenant
+
+laws = st.builds(
+    StepLaw,
+    a_us=st.floats(500, 5000),
+    b_us=st.floats(0, 30),
+    c_us=st.floats(0, 50),
+    d_us=st.floats(0, 0.5),
+    e_us=st.floats(0, 0.01),
+    offset_us=st.floats(0, 20_000),
+    launch_us=st.floats(0, 20_000),
+    launch_tail_us=st.floats(0, 3000),
+    launch_idle_us=st.floats(0, 9000),
+    offset_per_sequence_us=st.floats(0, 500),
+)
+limits_ = st.builds(
+    ServerLimits,
+    max_num_seqs=st.integers(1, 8),
+    max_num_batched_tokens=st.integers(16, 300),
+    kv_tokens=st.sampled_from([None, 400, 1000]),
+    async_scheduling=st.booleans(),
+)
+
+
+def simulated(load: Observations, law: StepLaw, limits: ServerLimits):
+    """The same workload through the whole simulator, unlimited slots and first come, first served."""
+
+    def request(index: int, at_ns: int) -> Request:
+        return Request(
+            id=index,
+            tenant="t",
+            arrival_ns=at_ns,
+            prompt_tokens=int(load.prompt_tokens[index]),
+            target_output_tokens=int(load.output_tokens[index]),
+        )
+
+    begin = len(load) if load.users is None else min(load.users, len(load))
+    following = iter(range(begin, len(load)))
+    outcomes, gaps = [], []
+
+    def after(outcome):
+        index = next(following, None)
+        return [] if index is None else [request(index, outcome.ended_ns + load.turnaround_ns)]
+
+    config = DispatcherConfig(tenants=(Tenant(name="t"),), policy="fifo", backends={"": Slots()})
+    Simulation(
+        Dispatcher(config),
+        {"": ContinuousBatch(law, limits)},
+        [request(i, int(load.sent_ns[i])) for i in range(begin)],
+        outcomes.append,
+        on_gaps=lambda _, values, counts: gaps.extend(np.repeat(values, counts).tolist()),
+        after=after if load.users is not None else None,
+        offset_ns=law.offset_ns,
+    ).run()
+    by_id = sorted(outcomes, key=lambda outcome: outcome.request.id)
+    return (
+        [o.request.arrival_ns for o in by_id],
+        [o.first_token_ns for o in by_id],
+        [o.last_token_ns for o in by_id],
+        sorted(gaps),
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(law=laws, limits=limits_, seed=st.integers(0, 10_000), users=st.sampled_from([None, 1, 5]))
+def test_a_replay_gives_the_simulators_times_to_the_nanosecond(law, limits, seed, users):
+    """Every stamp and every gap is the one that the whole simulator gives, in both loops, on both engines, with and without
+    preemption."""
+    load = workload(seed, 30, rate=None if users else 40.0, users=users, prompt=60, output=20)
+    found = replay(load, law, limits).times
+    assert found.gaps_ns is not None
+    assert found.gap_counts is not None
+    gaps = sorted(np.repeat(found.gaps_ns, found.gap_counts).tolist())
+    assert (found.sent_ns.tolist(), found.first_ns.tolist(), found.last_ns.tolist(), gaps) == simulated(
+        load, law, limits
+    )
+
+
+def test_a_request_that_can_never_fit_is_an_error():
+    """A KV cache smaller than a request's tokens cannot have produced the capture."""
+    with pytest.raises(ValueError, match="never fit"):
+        replay(workload(1, 5, rate=1.0), StepLaw(a_us=1.0, b_us=1.0), ServerLimits(kv_tokens=100))
+
+
+def test_figures_are_the_percentiles_of_the_stamps():
+    """TTFT and E2E count from sending, TPOT is the span over its gaps, throughput ends with the last token."""
+    seen = Observations(
+        "two",
+        np.array([0, S]),
+        np.array([S // 10, S + S // 5]),
+        np.array([S, 2 * S]),
+        np.array([5, 5]),
+        np.array([10, 1]),
+        gaps_ns=np.array([3, 1]),
+        gap_counts=np.array([1, 99]),
+    )
+    found = figures(seen)
+    assert found["ttft_p50"] == pytest.approx(0.15 * S)
+    assert found["tpot_mean"] == pytest.approx(0.1 * S)
+    assert found["e2e_p99"] == pytest.approx(S)
+    assert found["throughput"] == pytest.approx(5.5)
+    assert (found["itl_p50"], found["itl_p99"]) == (1, 1)
+
+
+def test_an_error_is_signed_and_relative_to_the_measured():
+    """Simulated over measured, less one; figures that only one side has are left out."""
+    assert errors({"a": 2.0, "b": 1.0, "zero": 0.0}, {"a": 3.0, "zero": 1.0, "c": 1.0}) == {"a": 0.5}

@@ -1,0 +1,123 @@
+"""A run that is stopped or killed leaves what it had measured, readable."""
+
+from __future__ import annotations
+
+import signal
+
+import pyarrow.parquet as pq
+import pytest
+from cli_support import DEADLINE_S, invoke, start, summary_of, two_tenants, until
+
+from loadgen.trace.reader import read_trace
+
+
+@pytest.fixture(scope="module")
+def stopped(url, tmp_path_factory):
+    """Two long runs, once their first rows are on disk: one gets SIGINT, one SIGKILL. (folder, {name: (code, stdout,
+    stderr)})."""
+    folder = tmp_path_factory.mktemp("stopped")
+    (folder / "long.yaml").write_text(two_tenants(url, duration_s=600, rate=30))
+    names = {"interrupted": signal.SIGINT, "killed": signal.SIGKILL}
+    running = {name: start("run", "long.yaml", "--output-dir", name, cwd=folder) for name in names}
+    found = {}
+    try:
+        for name, number in names.items():
+            rows = folder / name / "rows/main-0.arrow"
+            # The header alone is smaller; the first batch is there.
+            until(lambda rows=rows: rows.is_file() and rows.stat().st_size > 20_000, running[name])
+            running[name].send_signal(number)
+        for name, process in running.items():
+            out, err = process.communicate(timeout=DEADLINE_S)
+            found[name] = (process.returncode, out, err)
+    finally:
+        for process in running.values():
+            process.kill()
+            process.wait()
+    return folder, found
+
+
+def test_sigint_writes_everything_and_exits_with_105(stopped):
+    """Arrivals stop, answers are waited for, and the run's folder is complete; 105 stands before any other code."""
+    folder, found = stopped
+    code, out, err = found["interrupted"]
+    assert code == 105, err
+    assert "Traceback" not in err
+    assert "stopping: no more arrivals" in err
+    for name in ("summary.json", "summary.csv", "report.html", "requests.parquet", "ttft.hlog"):
+        assert (folder / "interrupted" / name).is_file()
+    summary = summary_of(folder / "interrupted")
+    rows = read_trace(folder / "interrupted")
+    assert len(rows) == summary["total"]["requests"] + summary["total"]["outside_window"] > 0
+    assert summary["total"]["statuses"].get("unfinished", 0) == 0
+    assert "results in interrupted" in out
+
+
+def test_an_interrupted_runs_rates_are_of_the_time_it_ran(stopped):
+    """Not of the 600 s that were planned."""
+    summary = summary_of(stopped[0] / "interrupted")
+    start_s, end_s = summary["window_s"]
+    assert end_s - start_s < 60
+    throughput = summary["total"]["throughput"]["requests_per_s"]
+    assert throughput == pytest.approx(summary["total"]["requests"] / (end_s - start_s), rel=0.3)
+
+
+def test_report_renders_what_a_killed_run_left(stopped):
+    """kill -9: no summary, no parquet; `lmperf report` makes all of it from the rows that reached the disk."""
+    folder, found = stopped
+    assert found["killed"][0] == -signal.SIGKILL
+    left = folder / "killed"
+    assert not (left / "summary.json").exists()
+    assert not (left / "requests.parquet").exists()
+    done = invoke("report", "killed", cwd=folder)
+    assert done.returncode == 0, done
+    summary = summary_of(left)
+    table = pq.read_table(left / "requests.parquet")
+    assert summary["total"]["statuses"]["ok"] == table.num_rows > 0
+    assert [tenant["tenant"] for tenant in summary["tenants"]] == ["chat", "bulk"]
+    assert summary["tenants"][0]["attainment"]["target"] == 0.9
+    assert summary["plan"]["name"] == "two"
+    end_s = summary["window_s"][1]
+    assert end_s == pytest.approx(max(table.column("finished_ns").to_pylist()) / 1e9, abs=1e-3)
+    assert summary["start_utc"] is not None
+    assert any("without writing its results" in warning for warning in summary["warnings"])
+    assert "without writing its results" in (left / "report.html").read_text()
+    assert (left / "e2e.hlog").is_file()
+
+
+def test_a_trace_of_a_killed_run_is_named_before_its_report(stopped, tmp_path):
+    """A run that only left rows is no trace yet: the message says which command makes it one."""
+    folder, _ = stopped
+    left = tmp_path / "killed"
+    (left / "rows").mkdir(parents=True)
+    source = next((folder / "killed/rows").glob("*.arrow"))
+    (left / "rows/main-0.arrow").write_bytes(source.read_bytes())
+    done = invoke("simulate", left, cwd=tmp_path)
+    assert done.returncode == 104
+    assert f"lmperf report {left}" in done.stderr
+
+
+def test_a_batch_that_was_cut_off_is_left_out_and_said(stopped, tmp_path):
+    """A stream that ends in the middle of a batch (a full disk) gives the batches before it, and a warning."""
+    folder, _ = stopped
+    left = tmp_path / "cut"
+    (left / "rows").mkdir(parents=True)
+    source = next((folder / "killed/rows").glob("*.arrow")).read_bytes()
+    (left / "rows/main-0.arrow").write_bytes(source + source[-3000:-1000])
+    done = invoke("report", left, cwd=tmp_path)
+    assert done.returncode == 0, done
+    assert summary_of(left)["total"]["requests"] == summary_of(folder / "killed")["total"]["requests"]
+    assert any("cut off" in warning for warning in summary_of(left)["warnings"])
+
+
+def test_what_a_killed_run_left_is_never_written_into(stopped, url):
+    """The same --output-dir after a kill: the next run takes a folder of its own."""
+    folder, _ = stopped
+    before = {path.name: path.read_bytes() for path in (folder / "killed/rows").iterdir()}
+    done = invoke(
+        *("run", "--model", url, "--num-prompts", "2", "--random-input-len", "8", "--random-output-len", "2"),
+        *("--output-dir", "killed", "--quiet"),
+        cwd=folder,
+    )
+    assert done.returncode in {0, 107}
+    assert "results in killed-2" in done.stdout
+    assert {path.name: path.read_bytes() for path in (folder / "killed/rows").iterdir()} == before

@@ -1,0 +1,152 @@
+"""`lmperf report` and `lmperf compare`: what finished runs say again, and against each other."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+from cli_support import files_of, invoke
+
+from loadgen.summary.files import read_summary, write_summary
+
+
+def variant(run, folder, **changes):
+    """A copy of a run's summary with other values, as a folder of its own."""
+    folder.mkdir()
+    summary = read_summary(run)
+    write_summary(msgspec.structs.replace(summary, **changes), folder)
+    return folder
+
+
+def slower(run, folder, factor):
+    """The run with every TTFT ``factor`` times as long."""
+    data = json.loads((run / "summary.json").read_text())
+    for tenant in (*data["tenants"], data["total"]):
+        for metric in tenant["metrics"]:
+            if metric["metric"] == "ttft":
+                for found in metric["percentiles"]:
+                    found["value_ms"] *= factor
+    folder.mkdir()
+    (folder / "summary.json").write_text(json.dumps(data))
+    return folder
+
+
+# -- report ----------------------------------------------------------------------------------------------------------
+
+
+def test_report_renders_a_finished_run_again(a_run, tmp_path):
+    """Only report.html is written; the figures in it are the run's own."""
+    before = files_of(a_run)
+    (a_run / "report.html").unlink()
+    done = invoke("report", a_run, cwd=tmp_path)
+    assert done.returncode == 0, done
+    after = files_of(a_run)
+    assert set(after) == set(before)
+    assert {name for name in before if before[name] != after[name]} <= {"report.html"}
+    for text in ("chat", "bulk"):
+        assert text in (a_run / "report.html").read_text()
+
+
+def test_report_of_a_folder_that_is_no_run(tmp_path):
+    """What such a folder would hold."""
+    (tmp_path / "empty").mkdir()
+    done = invoke("report", "empty", cwd=tmp_path)
+    assert done.returncode == 104
+    assert "requests.parquet" in done.stderr
+
+
+def test_report_of_a_damaged_summary(a_run, tmp_path):
+    """Which file, and that it is cut off."""
+    file = a_run / "summary.json"
+    file.write_bytes(file.read_bytes()[:1000])
+    done = invoke("report", a_run, cwd=tmp_path)
+    assert done.returncode == 104
+    assert "summary.json" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+# -- compare ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_equals_itself(a_run, tmp_path):
+    """No difference, no regression: 0."""
+    done = invoke("compare", a_run, a_run, cwd=tmp_path)
+    assert done.returncode == 0, done
+    assert "no figure is worse" in done.stdout
+    assert "+0.0%" in done.stdout
+
+
+@pytest.mark.parametrize(("factor", "tolerance", "code"), [(1.3, 0.1, 108), (1.3, 0.4, 0), (0.5, 0.1, 0)])
+def test_a_regression_beyond_the_tolerance_is_108(a_run, tmp_path, factor, tolerance, code):
+    """Growth above the tolerance is worse, growth within it and every gain are not; the sign is that of the change."""
+    other = slower(a_run, tmp_path / "other", factor)
+    done = invoke("compare", a_run, other, "--tolerance", tolerance, cwd=tmp_path)
+    assert done.returncode == code, done
+    assert f"{factor - 1:+.1%}" in done.stdout
+    assert ("REGRESSION" in done.stdout) is (code == 108)
+    if code == 108:
+        assert "chat ttft p99" in done.stdout
+        assert "e2e" not in done.stdout.partition("REGRESSION")[2]
+
+
+def test_a_percentile_that_is_no_longer_reached_is_a_regression(a_run, tmp_path):
+    """A P99 among requests that never got a first token is worse than any measured one."""
+    data = json.loads((a_run / "summary.json").read_text())
+    for metric in data["total"]["metrics"]:
+        if metric["metric"] == "ttft":
+            for found in metric["percentiles"]:
+                found |= {"value_ms": None, "beyond_ms": 0.001}
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/summary.json").write_text(json.dumps(data))
+    done = invoke("compare", a_run, "other", "--tolerance", "1000", cwd=tmp_path)
+    assert done.returncode == 108
+    assert "no longer reached" in done.stdout
+
+
+def _attainment(run, share, low, high):
+    data = json.loads((run / "summary.json").read_text())
+    for tenant in data["tenants"]:
+        interval = {"low": low, "high": high, "level": 0.95, "method": "seeds", "replicates": 20}
+        tenant["attainment"] |= {"share": share, "interval": interval}
+    return data
+
+
+@pytest.mark.parametrize(("high", "code"), [(0.75, 108), (0.92, 0)])
+def test_overlapping_intervals_prove_nothing(a_run, tmp_path, high, code):
+    """Attainment falls from 95% [90, 98] to 70%: worse if its interval ends below 90, open if it does not."""
+    for name, figures in (("before", (0.95, 0.9, 0.98)), ("after", (0.7, 0.6, high))):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "summary.json").write_text(json.dumps(_attainment(a_run, *figures)))
+    done = invoke("compare", "before", "after", cwd=tmp_path)
+    assert done.returncode == code, done
+    assert "95.0 [90.0, 98.0]" in done.stdout
+    assert "-25.0 points" in done.stdout
+    assert ("within intervals" in done.stdout) is (code == 0)
+
+
+def test_an_open_and_a_closed_loop_are_not_compared(a_run, tmp_path):
+    """They answer different questions: 104, and why."""
+    other = variant(a_run, tmp_path / "closed", load_mode="closed")
+    done = invoke("compare", a_run, other, cwd=tmp_path)
+    assert done.returncode == 104
+    assert "closed loop" in done.stderr
+    assert done.stdout == ""
+
+
+def test_an_invalid_run_proves_no_regression(a_run, tmp_path):
+    """107 stands before 108: the slower run was the generator's own fault."""
+    other = slower(a_run, tmp_path / "slow", 3.0)
+    summary = read_summary(other)
+    validity = msgspec.structs.replace(summary.validity, valid=False, reasons=["the generator itself fell behind"])
+    write_summary(msgspec.structs.replace(summary, validity=validity), other)
+    done = invoke("compare", a_run, other, cwd=tmp_path)
+    assert done.returncode == 107
+    assert "INVALID RUN" in done.stderr
+
+
+def test_three_runs_are_compared_with_the_first(a_run, tmp_path):
+    """The worst of them decides the code."""
+    good, bad = slower(a_run, tmp_path / "good", 1.0), slower(a_run, tmp_path / "bad", 2.0)
+    assert invoke("compare", a_run, good, bad, cwd=tmp_path).returncode == 108
+    assert invoke("compare", bad, good, a_run, cwd=tmp_path).returncode == 0

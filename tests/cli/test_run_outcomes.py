@@ -1,0 +1,209 @@
+"""What a run comes to: 0, 98, 99, 106 and 107, each with a message that a script's owner understands."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import msgspec
+import pytest
+from cli_support import FAST_MODEL, invoke, served, summary_of, two_tenants
+
+import backends.openai
+import loadgen.live.calls
+from lmperf.wiring.results import RunResult
+from loadgen.summary.files import read_summary
+
+SMALL = ("--num-prompts", "4", "--random-input-len", "8", "--random-output-len", "4", "--quiet")
+
+
+def run_scenario(text, tmp_path, *flags):
+    (tmp_path / "s.yaml").write_text(text)
+    return invoke("run", "s.yaml", "--output-dir", "r", "--quiet", *flags, cwd=tmp_path)
+
+
+def test_a_run_that_keeps_its_slos_exits_with_0(finished):
+    """Limits of a minute on a server of milliseconds."""
+    folder, done = finished
+    assert done.returncode == 0, done
+    assert summary_of(folder)["total"]["attainment"]["share"] == 1.0
+
+
+def test_undecided_is_98_only_when_asked_for(url, tmp_path):
+    """A dozen requests decide no target of 99.9%: 0, and 98 with --strict; the word on the screen is the same."""
+    text = two_tenants(url, duration_s=0.2).replace("attainment: 0.9}", "attainment: 0.999}")
+    lax = run_scenario(text, tmp_path)
+    strict = run_scenario(text, tmp_path, "--strict")
+    assert (lax.returncode, strict.returncode) == (0, 98)
+    assert "undecided" in lax.stdout
+    assert summary_of(tmp_path / "r")["verdict"] == "undecided"
+
+
+@pytest.mark.parametrize(("threshold", "code"), [("median(ttft) < 0.001ms", 99), ("median(ttft) < 60000ms", 0)])
+def test_a_broken_threshold_is_99(url, tmp_path, threshold, code):
+    """The scenario's own thresholds decide, and are shown with their outcome."""
+    done = run_scenario(two_tenants(url, duration_s=0.2, extra=f"thresholds: ['{threshold}']"), tmp_path)
+    assert done.returncode == code, done
+    assert f"threshold {threshold}: {'FAILED' if code else 'passed'}" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("verdict", "valid", "interrupted", "strict", "code"),
+    [
+        ("kept", True, False, True, 0),
+        ("broken", True, False, False, 99),
+        ("undecided", True, False, False, 0),
+        ("undecided", True, False, True, 98),
+        ("broken", False, False, True, 107),
+        ("undecided", False, False, True, 107),
+        ("broken", False, True, True, 105),
+        ("kept", True, True, False, 105),
+    ],
+)
+def test_the_precedence_of_codes(finished, verdict, valid, interrupted, strict, code):
+    """105, 107, 99, 98: an interrupt before an invalid run before a broken SLO before an open one."""
+    summary = read_summary(finished[0])
+    validity = msgspec.structs.replace(summary.validity, valid=valid)
+    result = RunResult(msgspec.structs.replace(summary, verdict=verdict, validity=validity), (), None, interrupted)
+    assert result.exit_code(strict=strict) == code
+
+
+def test_an_invalid_run_is_107_whatever_else_it_found(url, tmp_path, monkeypatch):
+    """A generator that needs 30 ms to build a request's body delays what it measures: its figures are its own. The run
+    says so in a banner, in the summary and in the report, and a broken threshold does not hide it."""
+    build = backends.openai.build_call
+
+    def slow(*args, **more):
+        threading.Event().wait(0.03)
+        return build(*args, **more)
+
+    monkeypatch.setattr(loadgen.live.calls, "build_call", slow)
+    done = invoke(
+        *("run", "--model", url, "--concurrency", "2", "--output-dir", "r", *SMALL),
+        *("--num-prompts", "12", "--set", "thresholds=['median(ttft) < 0.001ms']"),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 107, done
+    assert "INVALID RUN: the generator itself fell behind" in done.stdout
+    summary = summary_of(tmp_path / "r")
+    assert not summary["validity"]["valid"]
+    assert summary["lateness"]["p99_ms"] >= 30
+    assert "fell behind" in (tmp_path / "r/report.html").read_text()
+
+
+# -- servers that cannot be used -------------------------------------------------------------------------------------
+
+
+@contextmanager
+def web_server(answers):
+    """An HTTP server on a real socket; ``answers(method, path)`` gives (status, content type, body)."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def _answer(self):
+            self.rfile.read(int(self.headers.get("content-length") or 0))
+            status, kind, body = answers(self.command, self.path)
+            self.send_response(status)
+            self.send_header("content-type", kind)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_GET = do_POST = do_OPTIONS = _answer  # noqa: N815 (the names that http.server looks for)
+
+        def log_message(self, *_):
+            """Quiet."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def unusable(done, *words):
+    """106, one message, no traceback, and nothing that looks like a result."""
+    assert done.returncode == 106, done
+    assert "Traceback" not in done.stderr
+    for word in words:
+        assert word in done.stderr
+    assert "summary.json" not in done.stdout
+
+
+def test_a_refused_port_is_106(tmp_path):
+    """Nobody listens: after --ready-timeout the URL, how long it was waited for, and the reason."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        done = invoke(
+            "run", "--model", f"127.0.0.1:{port}", "--ready-timeout", "0.2", "--output-dir", "r", *SMALL, cwd=tmp_path
+        )
+    unusable(done, f"127.0.0.1:{port}", "0.2 s", "refused")
+
+
+def test_a_server_of_another_kind_is_106(tmp_path):
+    """A web page where the list of models should be: not an OpenAI-compatible server."""
+    with web_server(lambda _m, _p: (200, "text/html", b"<h1>hello</h1>")) as url:
+        done = invoke("run", "--model", url, "--output-dir", "r", *SMALL, cwd=tmp_path)
+    unusable(done, url, "not an OpenAI-compatible server")
+
+
+def test_a_wrong_key_is_106(tmp_path):
+    """A server that wants a key: without one, and with a wrong one; the message names the flag and not the key."""
+    with served(tmp_path, "--api-key-env", "SERVER_KEY", env={"SERVER_KEY": "right-key-123"}) as url:
+        for flags in ((), ("--api-key", "wrong-key-456")):
+            done = invoke("run", "--model", url, "--output-dir", "r", *flags, *SMALL, cwd=tmp_path)
+            unusable(done, "401", "--api-key")
+            assert "wrong-key-456" not in done.stderr + done.stdout
+        done = invoke("run", "--model", url, "--api-key", "right-key-123", "--output-dir", "r", *SMALL, cwd=tmp_path)
+        assert done.returncode in {0, 107}
+
+
+def test_an_unknown_model_is_106(url, tmp_path):
+    """The served ones are listed."""
+    done = invoke("run", "--base-url", url, "--model", "gpt-17", "--output-dir", "r", *SMALL, cwd=tmp_path)
+    unusable(done, "gpt-17", "fast-model")
+
+
+def test_a_server_that_refuses_every_stream_is_106_and_quotes_it(tmp_path):
+    """Models are listed, every completion is refused: all requests failed for the same reason, in the server's words, on
+    the screen and in the summary."""
+    models = b'{"object": "list", "data": [{"id": "m", "object": "model"}]}'
+    refusal = b'{"error": {"message": "streaming is not enabled here", "type": "invalid_request_error"}}'
+
+    def answers(method, path):
+        if path == "/v1/models":
+            return 200, "application/json", models
+        if method == "POST":
+            return 400, "application/json", refusal
+        return 404, "text/plain", b""
+
+    with web_server(answers) as url:
+        done = invoke("run", "--model", url, "--output-dir", "r", *SMALL, cwd=tmp_path)
+    assert done.returncode == 106, done
+    assert "Traceback" not in done.stderr
+    assert "4 requests failed with http_4xx" in done.stdout
+    assert "streaming is not enabled here" in done.stdout
+    assert summary_of(tmp_path / "r")["total"]["error_classes"] == {"http_4xx": 4}
+
+
+def test_the_embedded_server_needs_no_url(tmp_path):
+    """A scenario that names no backend starts the embedded server, with the server model it names."""
+    (tmp_path / "model.json").write_text(FAST_MODEL)
+    text = two_tenants("", duration_s=0.2).replace(
+        'backend: {kind: openai, url: ""}', "backend: {server_model: model.json, time_scale: 2}"
+    )
+    done = run_scenario(text, tmp_path)
+    summary = summary_of(tmp_path / "r")
+    assert done.returncode == (0 if summary["validity"]["valid"] else 107), done
+    assert summary["plan"]["backend"]["kind"] == "emulated"
+    assert summary["total"]["statuses"]["ok"] == summary["total"]["requests"] > 0
+    assert summary["server"]["steps"] > 0

@@ -1,0 +1,119 @@
+"""The simpy driver: every request has exactly one outcome, with the stamps of what happened to it."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from sched_support import MS, POLICIES, S, dispatcher, request, serve, simulate, tenant
+
+from scheduler.drivers.simulated import Simulation, SimulationError
+from scheduler.request import ErrorClass, Request, Status
+from scheduler.server_model.batching import ContinuousBatch
+from scheduler.server_model.spec import ServerLimits, StepLaw
+
+_T = [tenant("a")]
+_LAW = StepLaw(a_us=10_000.0, b_us=10.0)
+
+
+def _engine(kv: int | None = None) -> ContinuousBatch:
+    return ContinuousBatch(_LAW, ServerLimits(max_num_seqs=4, max_num_batched_tokens=100, kv_tokens=kv))
+
+
+def _second(_) -> int:
+    return S
+
+
+def test_stamps_of_a_served_request():
+    """Prefill of 10 tokens, then two decode steps of 10 ms; ``offset_ns`` lies between dispatch and the engine."""
+    (outcome,) = simulate(dispatcher(_T), {"a": _engine()}, [request(0, "a", 5 * MS, 10, 3)], offset_ns=MS)
+    first_ns = 5 * MS + MS + 10_100_000
+    assert (outcome.enqueued_ns, outcome.dispatched_ns, outcome.first_token_ns) == (5 * MS, 5 * MS, first_ns)
+    assert (outcome.last_token_ns, outcome.finished_ns, outcome.output_tokens) == (
+        first_ns + 20 * MS,
+        first_ns + 20 * MS,
+        3,
+    )
+    assert (outcome.status, outcome.backend) == (Status.OK, "a")
+
+
+@pytest.mark.parametrize("which", POLICIES)
+def test_time_outs_happen_whatever_the_policy_counts(which):
+    """TTL, total time-out in the queue and while running, at their instants; also with progress reported at that instant."""
+    arrivals = [
+        request(0, "a", 0, 10, 200),
+        request(1, "a", 1, 10, 10, ttl_ns=S),
+        request(2, "a", 2, 10, 10, timeout_ns=S),
+        request(3, "a", 3 * S, 10, 500, timeout_ns=S),
+    ]
+    outcomes = {o.request.id: o for o in simulate(dispatcher(_T, which), {"a": _engine()}, arrivals)}
+    assert [outcomes[n].status for n in range(4)] == [Status.OK, Status.SHED, Status.TIMED_OUT, Status.TIMED_OUT]
+    assert [outcomes[n].ended_ns for n in (1, 2, 3)] == [S + 1, S + 2, 4 * S]
+    assert outcomes[3].error_class is ErrorClass.TOTAL_TIMEOUT
+    assert outcomes[3].output_tokens == 99, "the first token at 10.1 ms, then one each 10 ms until the second was over"
+
+
+def test_a_cancel_at_its_time_out_is_one_outcome():
+    """Planned cancel and TTL at the same instant: one of them, once."""
+    arrivals = [request(0, "a"), request(1, "a", ttl_ns=100, cancel_after_ns=100)]
+    outcomes = serve(dispatcher(_T), arrivals, _second)
+    assert sorted(o.request.id for o in outcomes) == [0, 1]
+
+
+def test_a_planned_cancel_queued_and_running():
+    arrivals = [request(0, "a", 0, 10, 500, cancel_after_ns=S), request(1, "a", 1, 10, 10, cancel_after_ns=S // 2)]
+    running, queued = sorted(simulate(dispatcher(_T), {"a": _engine()}, arrivals), key=lambda o: o.request.id)
+    assert {running.status, queued.status} == {Status.CANCELLED}
+    assert (queued.ended_ns, queued.dispatched_ns) == (1 + S // 2, None)
+    assert (running.ended_ns, running.output_tokens) == (S, 99)
+
+
+def test_what_can_never_fit_fails_and_frees_its_slot():
+    arrivals = [request(0, "a", 0, 90, 90), request(1, "a", 0, 10, 10)]
+    outcomes = {o.request.id: o for o in simulate(dispatcher(_T), {"a": _engine(kv=100)}, arrivals)}
+    assert outcomes[0].status is Status.FAILED
+    assert "can never fit" in outcomes[0].detail
+    assert outcomes[1].status is Status.OK
+
+
+def test_until_leaves_the_rest_unfinished():
+    """Running, on the way and queued: each reported once, in order of arrival."""
+    arrivals = [request(n, "a", n) for n in range(5)]
+    outcomes = simulate(dispatcher(_T, sequences=2), {"a": _engine()}, arrivals, until_ns=15 * MS, offset_ns=MS)
+    assert [o.request.id for o in outcomes] == [0, 1, 2, 3, 4]
+    assert {o.status for o in outcomes} == {Status.UNFINISHED}
+    assert [o.dispatched_ns is not None for o in outcomes] == [True, True, False, False, False]
+
+
+def test_what_arrives_because_something_ended():
+    """A closed loop of one user with think time: each request is the last one's end plus the think time."""
+    done: list = []
+
+    def after(outcome):
+        if len(done) < 5:
+            yield request(len(done), "a", outcome.ended_ns + 50 * MS)
+
+    core = dispatcher(_T)
+    Simulation(core, {"a": _engine()}, [request(0, "a", 0)], done.append, after=after).run()
+    assert len(done) == 5
+    for before, then in pairwise(done):
+        assert then.request.arrival_ns == before.ended_ns + 50 * MS
+
+
+def test_an_unsorted_trace_is_refused():
+    with pytest.raises(SimulationError, match="sort the trace"):
+        serve(dispatcher(_T), [request(0, "a", 10), request(1, "a", 5)], _second)
+
+
+def test_a_request_without_a_length_is_refused():
+    unknown = Request(id=0, tenant="a", arrival_ns=0, prompt_tokens=1)
+    with pytest.raises(SimulationError, match="target_output_tokens"):
+        serve(dispatcher(_T), [unknown], _second)
+
+
+def test_two_replicas_share_the_load():
+    """Each request goes to the backend with the least outstanding."""
+    backends = dict.fromkeys("ab", dispatcher(_T).config.backends["a"])
+    outcomes = serve(dispatcher(_T, backends=backends), [request(n, "a", n) for n in range(4)], _second, 2)
+    assert [(o.request.id, o.backend) for o in outcomes] == [(0, "a"), (1, "b"), (2, "a"), (3, "b")]
+    assert outcomes[-1].ended_ns == 2 * S + 1
