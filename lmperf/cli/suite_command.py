@@ -79,7 +79,7 @@ def _table(result: SuiteResult, seeds: int) -> Table:
         collapse_padding=True,
         title_justify="left",
         caption_justify="left",
-        caption="+- is half of the 95% interval over seeds",
+        caption="the 95% intervals over seeds are in suite.json",
     )
     table.add_column("policy", no_wrap=True)
     for scenario in result.scenarios:
@@ -90,11 +90,7 @@ def _table(result: SuiteResult, seeds: int) -> Table:
         for scenario in result.scenarios:
             row = result.row(scenario, choice.label)
             found = None if row is None else row.verdict.worst_attainment
-            if found is None or found.value is None:
-                cells.append("-")
-            else:
-                half = "" if found.interval is None else f" +-{found.interval.width / 2:.2f}"
-                cells.append(f"{found.value:.3f}{half}")
+            cells.append("-" if found is None or found.value is None else f"{found.value:.3f}")
         table.add_row(choice.label, *cells, result.mean_worst(choice.label).format(3))
     return table
 
