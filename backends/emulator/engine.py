@@ -123,7 +123,7 @@ class Engine:
         """Let a request in; calls must come in order of ``received_ns``. Its ``done`` resolves after its last token."""
         if self.failure is not None:
             raise EngineFailedError("the engine has failed") from self.failure
-        entered_ns = generation.received_ns + self._offset_ns + self._model.entry_ns()
+        entered_ns = generation.received_ns + self._offset_ns + self._model.entry_ns(len(self._generations))
         generation.entered_ns = self._last_entered_ns = max(self._last_entered_ns, entered_ns)
         self._generations[generation.request.id] = generation
         self._arriving.append(generation)

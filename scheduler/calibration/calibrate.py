@@ -24,13 +24,13 @@ from scheduler.calibration.seats import seats
 from scheduler.calibration.step_law import MIN_REQUESTS, CalibrationError, LawFit, fit_law
 from scheduler.server_model.spec import ServerLimits, ServerModelSpec, StepLaw
 
-PLAIN = ("a_us", "b_us", "c_us", "d_us", "offset_us")
-AHEAD = (*PLAIN, "e_us", "launch_us", "launch_idle_us", "offset_per_sequence_us")
+PLAIN = ("a_us", "b_us", "c_us", "d_us", "offset_us", "offset_per_sequence_us")
+AHEAD = (*PLAIN, "e_us", "launch_us", "launch_idle_us")
 MUST_GAIN = 0.05
 """Planning ahead is believed when it takes away more than this share of the loss, and more than this much of it."""
 
 EVALUATIONS = 140
-"""Replays of all captures that a fit may take: more move the parameters by less than leaving a capture out does."""
+"""Replays of all captures that a fit may take: some ten seconds for eight captures of a few hundred requests."""
 
 USUAL_SEQUENCES = 256
 USUAL_BATCHED_TOKENS = 8192
@@ -153,7 +153,12 @@ def start_ahead(law: StepLaw) -> StepLaw:
 
 def start_plain(law: StepLaw) -> StepLaw:
     """Where the fit of a plain engine starts: a parameter that is 0 could not move."""
-    return msgspec.structs.replace(law, c_us=max(law.c_us, 1e-4 * law.a_us), offset_us=max(law.offset_us, 1.0))
+    return msgspec.structs.replace(
+        law,
+        c_us=max(law.c_us, 0.001 * law.a_us),
+        offset_us=max(0.9 * law.offset_us, 1.0),
+        offset_per_sequence_us=0.025 * law.a_us,
+    )
 
 
 def _better_engine(

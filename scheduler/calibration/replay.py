@@ -43,6 +43,7 @@ class _Replay:
         self._model = ContinuousBatch(law, limits)
         self._offset_ns = law.offset_ns
         self._last_entry_ns = 0
+        self._in_flight = 0
         self._prompt = seen.prompt_tokens.tolist()
         self._output = seen.output_tokens.tolist()
         self._sent = seen.sent_ns.tolist()
@@ -77,8 +78,9 @@ class _Replay:
     def _event(self, now_ns: int, kind: int, index: int) -> None:
         if kind == 0:
             self._sent[index] = now_ns
-            entry_ns = max(self._last_entry_ns, now_ns + self._offset_ns + self._model.entry_ns())
+            entry_ns = max(self._last_entry_ns, now_ns + self._offset_ns + self._model.entry_ns(self._in_flight))
             self._last_entry_ns = entry_ns
+            self._in_flight += 1
             heapq.heappush(self._events, (entry_ns, 1, index))
             return
         output = self._output[index]
@@ -107,6 +109,7 @@ class _Replay:
         for sequence in result.finished:
             assert sequence.last_ps is not None, "it has a last token"
             self._last[sequence.id] = sequence.last_ps // 1000
+            self._in_flight -= 1
             if self._seen.users is not None:
                 self._next_of_user(now_ns)
         self._start(now_ns)

@@ -75,6 +75,7 @@ class _Replica:
         self._steps = 0
         self._total_steps = 0
         self._last_entry_ns = 0
+        self.in_flight = 0
         self._end: simpy.Event | None = None
         self._reporting = False
         self.log = None if on_gaps is None else StepLog(on_gaps)
@@ -92,7 +93,7 @@ class _Replica:
     def entry_delay_ns(self, offset_ns: int) -> int:
         """From the dispatch, now, to the engine's queue, which requests enter in the order of their dispatch."""
         now_ns = self._simulation.now_ns
-        self._last_entry_ns = max(self._last_entry_ns, now_ns + offset_ns + self.model.entry_ns())
+        self._last_entry_ns = max(self._last_entry_ns, now_ns + offset_ns + self.model.entry_ns(self.in_flight))
         return self._last_entry_ns - now_ns
 
     def _start(self) -> None:
@@ -222,6 +223,7 @@ class Simulation:
         self._queued: dict[int, Request] = {}
         self._dispatched_ns: dict[int, int] = {}
         self._on_the_way: dict[int, Request] = {}
+        self._sent_to: dict[int, _Replica] = {}
         self._last_progress_ns = -1
         self._wake: simpy.Event | None = None
         self._arrivals_over = False
@@ -342,6 +344,8 @@ class Simulation:
         del self._queued[request.id]
         replica = self._replicas[backend]
         delay_ns = replica.entry_delay_ns(self._offset_ns)
+        replica.in_flight += 1
+        self._sent_to[request.id] = replica
         if delay_ns:
             self._on_the_way[request.id] = request
             self._at(delay_ns, lambda _: self._reach(replica, request))
@@ -400,6 +404,7 @@ class Simulation:
     ) -> None:
         now_ns = self.now_ns
         dispatched_ns = self._dispatched_ns.pop(request.id)
+        self._sent_to.pop(request.id).in_flight -= 1
         outcome = Outcome(
             request=request,
             status=status,

@@ -217,7 +217,8 @@ class TenantPolicy(Generic[S]):
 
     def expired(self, now_ns: int) -> list[Request]:
         self._before(now_ns)
-        self._sort_out_late(now_ns)
+        if self.sheds:
+            self._sort_out_late(now_ns)
         shed, self._shed = self._shed, []
         return shed
 

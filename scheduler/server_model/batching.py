@@ -81,8 +81,8 @@ class ContinuousBatch:
     def kv_capacity(self) -> int | None:
         return self.limits.kv_tokens
 
-    def entry_ns(self) -> int:
-        return self._time.entry_ns * len(self._by_id)
+    def entry_ns(self, in_flight: int) -> int:
+        return self._time.entry_ns * in_flight
 
     def admit(self, request: Request, now_ns: int, output_tokens: int) -> None:  # noqa: ARG002 (the model's clock rules)
         if output_tokens < 1 or request.prompt_tokens < 1:

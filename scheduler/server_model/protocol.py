@@ -130,9 +130,9 @@ class ServerModel(Protocol):
     def admit(self, request: Request, now_ns: int, output_tokens: int) -> None:
         """Into the engine's queue; it will give ``output_tokens`` (>= 1). Raises ValueError for one that can never fit."""
 
-    def entry_ns(self) -> int:
-        """What a request that leaves the client now loses before the engine's queue, beyond the constant offset: the
-        server's front end is busy with the streams of those that run."""
+    def entry_ns(self, in_flight: int) -> int:
+        """What a request loses before the engine's queue, beyond the constant offset, when ``in_flight`` others have been
+        sent to the server and have not ended: its front end is busy with them."""
 
     def may_start_now(self) -> bool:
         """True when the head of the engine's queue could join at the next step (so that a run is worth cutting)."""

@@ -26,7 +26,7 @@ class SingleServer:
         self._queue.append(Sequence(request, output_tokens, self._admitted))
         self._admitted += 1
 
-    def entry_ns(self) -> int:
+    def entry_ns(self, in_flight: int) -> int:  # noqa: ARG002 (part of the protocol)
         return 0
 
     def may_start_now(self) -> bool:

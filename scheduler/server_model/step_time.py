@@ -6,8 +6,9 @@ from scheduler.server_model.spec import PS_PER_US, StepLaw
 
 
 class StepTime:
-    """``growth_ps``: what a step of decodes grows by from one to the next, a sequence. ``launch_ps``, ``idle_ps``, ``tail_ps``: see
-    :mod:`scheduler.server_model.batching`. ``entry_ns``: before the engine's queue, for each sequence inside."""
+    """``growth_ps``: what a step of decodes grows by from one to the next, a sequence. ``launch_ps``, ``idle_ps`` (more when
+    the engine was idle), ``tail_ps``: see :mod:`scheduler.server_model.batching`. ``entry_ns``: before the engine's queue,
+    for each request in flight."""
 
     __slots__ = ("_a_ps", "_b_ps", "_c_ps", "_e_ps", "entry_ns", "growth_ps", "idle_ps", "launch_ps", "tail_ps")
 
