@@ -48,7 +48,7 @@ class SyncPolicyScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not insta
         super().__init__(*args, **kwargs)
         if not hasattr(self, "waiting"):
             raise UnsupportedVersionError(f"vLLM {vllm_version}: its scheduler has no queue `waiting` to replace")
-        self._queue = PolicyQueue(
+        self._policy_queue = PolicyQueue(
             config.build(),
             tenants=[tenant.name for tenant in config.tenants],
             tenant_key=config.tenant_key,
@@ -56,7 +56,7 @@ class SyncPolicyScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not insta
             resume_first=config.judges_lateness,
             clock=EngineClock(),
         )
-        self.waiting = self._queue
+        self.waiting = self._policy_queue
         self._in_step = False
         self._ended_in_step: list[EngineRequest] = []
         _announce(config)
@@ -68,7 +68,7 @@ class SyncPolicyScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not insta
             outputs: dict[int, Any] = super().update_from_output(scheduler_output, model_runner_output)
         finally:
             self._in_step = False
-        self._queue.progressed(
+        self._policy_queue.progressed(
             {
                 output.request_id: len(output.new_token_ids)
                 for of_client in outputs.values()
@@ -78,7 +78,7 @@ class SyncPolicyScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not insta
         )
         ended, self._ended_in_step = self._ended_in_step, []
         for request in ended:
-            self._queue.ended(request)
+            self._policy_queue.ended(request)
         self._fail_given_up(outputs)
         return outputs
 
@@ -87,12 +87,12 @@ class SyncPolicyScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not insta
         if self._in_step:
             self._ended_in_step.append(request)
         else:
-            self._queue.ended(request)
+            self._policy_queue.ended(request)
         return freed
 
     def _fail_given_up(self, outputs: dict[int, Any]) -> None:
         """As an error, and not as an abort: that is an HTTP 200 with an empty text, which a client may take for success."""
-        for given_up in self._queue.take_given_up():
+        for given_up in self._policy_queue.take_given_up():
             request: Any = given_up.request
             logger.warning("Request %s will not run: %s", request.request_id, given_up.reason)
             self.finish_requests(request.request_id, RequestStatus.FINISHED_ERROR)
@@ -115,8 +115,7 @@ class AsyncPolicyScheduler(SyncPolicyScheduler, AsyncScheduler):  # type: ignore
 class PolicyScheduler:
     """Makes the one of the two that fits the engine, which decides late whether it schedules asynchronously."""
 
-    def __new__(cls, *, vllm_config: Any, **others: object) -> SyncPolicyScheduler:  # type: ignore[misc]  # noqa: ANN401
-        # mypy: a scheduler by its use, not an instance of this class. ruff: vLLM's own configuration, see above.
+    def __new__(cls, *, vllm_config: Any, **others: object) -> SyncPolicyScheduler:  # noqa: ANN401 (vLLM's own)
         fitting = AsyncPolicyScheduler if vllm_config.scheduler_config.async_scheduling else SyncPolicyScheduler
         return fitting(vllm_config=vllm_config, **others)
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sched_support import MS, dispatcher, request, tenant
 
-from scheduler.drivers import simulated
+from scheduler.drivers import replica
 from scheduler.drivers.simulated import Simulation
 from scheduler.server_model.batching import ContinuousBatch
 from scheduler.server_model.spec import ServerLimits, StepLaw
@@ -32,7 +32,7 @@ def _gaps(arrivals, limits, flush_steps=1 << 16, **options):
 
     core = dispatcher([tenant("a"), tenant("b")], "wfq", sequences=None, **options)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(simulated, "StepLog", lambda hand_over: StepLog(hand_over, flush_steps))
+        patch.setattr(replica, "StepLog", lambda hand_over: StepLog(hand_over, flush_steps))
         Simulation(core, {"a": ContinuousBatch(_LAW, limits)}, arrivals, outcomes.append, on_gaps=on_gaps).run()
     return outcomes, counts, totals
 

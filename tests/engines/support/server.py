@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,8 +47,17 @@ class EngineServer:
 
 
 @contextlib.contextmanager
-def engine_server(python: Path, model: Path, folder: Path, *, say: Say = print) -> Iterator[EngineServer]:
-    """Started, ready, and ended by its pid. ``folder``: for its log. Raises BackendError with its last words."""
+def engine_server(
+    python: Path,
+    model: Path,
+    folder: Path,
+    *,
+    arguments: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+    say: Say = print,
+) -> Iterator[EngineServer]:
+    """Started, ready, and ended by its pid. ``folder``: for its log. ``arguments`` come last, so they win over those given
+    here; of ``environment``, ``PYTHONPATH`` is added to the server's own. Raises BackendError with its last words."""
     port = free_port()
     log, witness = folder / "vllm.log", folder / "witness.jsonl"
     command = [
@@ -59,10 +68,13 @@ def engine_server(python: Path, model: Path, folder: Path, *, say: Say = print) 
         *("--host", "127.0.0.1", "--port", str(port)),
         *("--dtype", "bfloat16", "--max-num-seqs", "32", "--enforce-eager"),
         *("--middleware", "witness.Witness"),
+        *arguments,
     ]
     say(f"starting vLLM on port {port} (log: {log})")
     with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=_environment(witness))
+        process = subprocess.Popen(
+            command, stdout=output, stderr=subprocess.STDOUT, env=_environment(witness, environment or {})
+        )
     server = EngineServer(f"127.0.0.1:{port}", process.pid, log, witness)
     try:
         asyncio.run(_ready(server, process, say))
@@ -76,15 +88,16 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _environment(witness: Path) -> dict[str, str]:
+def _environment(witness: Path, extra: Mapping[str, str]) -> dict[str, str]:
     inherited = {k: v for k, v in os.environ.items() if k not in {"PYTHONHOME", "VIRTUAL_ENV"}}
-    return inherited | {
-        "PYTHONPATH": str(Path(__file__).with_name("in_engine")),
+    path = [str(Path(__file__).with_name("in_engine")), *filter(None, [extra.get("PYTHONPATH")])]
+    ours = {
         "ENGINE_WITNESS": str(witness),
         "VLLM_CPU_KVCACHE_SPACE": "2",
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
     }
+    return inherited | ours | dict(extra) | {"PYTHONPATH": os.pathsep.join(path)}
 
 
 async def _ready(server: EngineServer, process: subprocess.Popen[bytes], say: Say) -> None:

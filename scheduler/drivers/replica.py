@@ -1,0 +1,149 @@
+"""One server model on the simulation's clock: a chain of events, one for each run of steps.
+
+A run is cut at the end of the step in progress when something is admitted that could join the batch (the macro-step of
+:mod:`scheduler.server_model.protocol`), so results are those of step-by-step simulation.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import simpy
+
+from scheduler.events import FirstToken, PrefillProgress
+from scheduler.request import ErrorClass, Request, Status
+from scheduler.server_model.protocol import Plan, ServerModel, StepResult
+from scheduler.steplog import OnGaps, StepLog
+
+if TYPE_CHECKING:
+    from scheduler.drivers.simulated import Simulation
+
+
+class SimulationError(RuntimeError):
+    """A workload that cannot be simulated; the message names the request."""
+
+
+class Replica:
+    """One server model on the simulation's clock."""
+
+    def __init__(self, name: str, model: ServerModel, simulation: Simulation, on_gaps: OnGaps | None) -> None:
+        self.name = name
+        self.model = model
+        self.running: dict[int, Request] = {}
+        self._simulation = simulation
+        self._env = simulation.env
+        self._plan: Plan | None = None
+        self._steps = 0
+        self._total_steps = 0
+        self._last_entry_ns = 0
+        self.in_flight = 0
+        self._end: simpy.Event | None = None
+        self._reporting = False
+        self.log = None if on_gaps is None else StepLog(on_gaps)
+
+    def admit(self, request: Request) -> None:
+        self.model.admit(request, self._simulation.now_ns, output_tokens(request))
+        self.running[request.id] = request
+        if self._reporting:
+            return
+        if self._plan is None:
+            self._start()
+        elif self._steps > 1 and self.model.may_start_now():
+            self._cut()
+
+    def entry_delay_ns(self, offset_ns: int) -> int:
+        """From the dispatch, now, to the engine's queue, which requests enter in the order of their dispatch."""
+        now_ns = self._simulation.now_ns
+        self._last_entry_ns = max(self._last_entry_ns, now_ns + offset_ns + self.model.entry_ns(self.in_flight))
+        return self._last_entry_ns - now_ns
+
+    def _start(self) -> None:
+        self._plan = self.model.plan(self._simulation.now_ns)
+        if self._plan is not None:
+            self._steps = self._plan.steps
+            self._schedule_end()
+
+    def _cut(self) -> None:
+        """End the run in flight with the step in progress."""
+        assert self._plan is not None, "only a run in flight is cut"
+        steps = self._plan.steps_until(self._simulation.now_ns)
+        if steps < self._steps:
+            self._steps = steps
+            self._schedule_end()
+
+    def _schedule_end(self) -> None:
+        assert self._plan is not None, "a run in flight has an end"
+        end = self._env.timeout(max(0, self._plan.end_ns(self._steps) - self._simulation.now_ns))
+        self._end = end
+        end.callbacks.append(self._on_end)
+
+    def _on_end(self, event: simpy.Event) -> None:
+        if event is not self._end:
+            return
+        plan, self._plan, self._end = self._plan, None, None
+        assert plan is not None, "an end belongs to a run in flight"
+        result = self.model.commit(self._steps)
+        self._total_steps += self._steps
+        simulation = self._simulation
+        if self.log is not None:
+            self._log(self.log, plan, result)
+        now_ns = self._simulation.now_ns
+        self._reporting = True
+        for sequence, tokens in result.prefilled:
+            simulation.handle(PrefillProgress(now_ns, sequence.request.id, tokens))
+        for sequence in result.first_tokens:
+            simulation.handle(FirstToken(now_ns, sequence.request.id))
+        for sequence in result.finished:
+            del self.running[sequence.request.id]
+            simulation.finished(self, sequence, Status.OK, None)
+        self._reporting = False
+        self._start()
+
+    def _steps_done(self, now_ns: int) -> int:
+        """Steps of the run in flight that have ended."""
+        if self._plan is None:
+            return 0
+        reached = self._plan.steps_until(now_ns)
+        return reached if self._plan.end_ns(reached) <= now_ns else reached - 1
+
+    def _log(self, log: StepLog, plan: Plan, result: StepResult) -> None:
+        counts = self._simulation.counts_gaps
+        for sequence in result.paused:
+            if counts(sequence.request):
+                log.stops(sequence.request.tenant, self._total_steps - self._steps)
+        log.run(plan, self._steps)
+        for sequence in result.first_tokens:
+            if counts(sequence.request):
+                log.starts(sequence.request.tenant, self._total_steps)
+        for sequence, gap_ns in result.resumed:
+            if counts(sequence.request):
+                log.single(sequence.request.tenant, gap_ns)
+                log.starts(sequence.request.tenant, self._total_steps)
+        for sequence in result.finished:
+            if counts(sequence.request):
+                log.stops(sequence.request.tenant, self._total_steps)
+
+    def abort(self, request: Request, status: Status, error_class: ErrorClass) -> None:
+        now_ns = self._simulation.now_ns
+        generated = self.model.tokens_of(request.id, now_ns)
+        sequence = self.model.abort(request.id)
+        if sequence is None:
+            return
+        if self._plan is not None:
+            self._cut()
+        decoding = sequence.first_ps is not None and sequence.paused_ps is None
+        if self.log is not None and decoding and self._simulation.counts_gaps(request):
+            self.log.stops(request.tenant, self._total_steps + self._steps_done(now_ns))
+        del self.running[request.id]
+        sequence.generated = generated
+        self._simulation.finished(self, sequence, status, error_class)
+
+
+def output_tokens(request: Request) -> int:
+    tokens = request.target_output_tokens if request.target_output_tokens is not None else request.max_tokens
+    if tokens is None:
+        raise SimulationError(
+            f"request {request.id} of tenant {request.tenant!r} has neither target_output_tokens nor max_tokens: the "
+            "simulator must know how long its answer is"
+        )
+    return tokens
