@@ -1,11 +1,14 @@
 """A streaming server that is never the limit, and that knows what really happened.
 
-    python -m benchmarks.fast_server [--first-ms 50] [--gap-ms 10] [--role-ms MS] [--stall-at-s S --stall-s S] [--truth FILE]
+    python -m benchmarks.fast_server [--first-ms 50] [--gap-ms 10] [--spread-ms MS] [--role-ms MS]
+        [--stall-at-s S --stall-s S] [--truth FILE]
 
 A bare ``asyncio.Protocol`` over httptools and uvloop that answers OpenAI chat and completion requests with ``max_tokens``
 tokens: the first after ``--first-ms``, then one every ``--gap-ms``, both from absolute deadlines; a gap of 0 writes the
-whole answer at once. ``--role-ms``: a chunk with only a role, that long before the first token. ``--stall-at-s``: that
-long after the first request the whole process sleeps ``--stall-s``, once: sockets accept and buffer, nothing is answered.
+whole answer at once. ``--spread-ms``: the first token of each request comes up to that much later, by a fixed sequence,
+so that equally long answers do not all end in step. ``--role-ms``: a chunk with only a role, that long before the first
+token. ``--stall-at-s``: that long after the first request the whole process sleeps ``--stall-s``, once: sockets accept
+and buffer, nothing is answered.
 
 It prints ``ready PORT`` once it listens, and answers ``GET /stats`` with its own CPU time, so that whoever measures a
 client can say that the server was not the limit. Truth: one JSON line a request when it ended, times in ns of the
@@ -31,6 +34,7 @@ import msgspec
 import uvloop
 
 _NS = 1_000_000_000
+_GOLDEN = 0.6180339887498949
 _MODEL = "fast"
 _HEAD = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
@@ -68,6 +72,7 @@ class Stats(msgspec.Struct, frozen=True):
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     first_ns: int = 50_000_000
     gap_ns: int = 10_000_000
+    spread_ns: int = 0
     role_ns: int | None = None
     stall_at_ns: int | None = None
     stall_s: float = 0.0
@@ -210,7 +215,8 @@ class Peer(asyncio.Protocol):
         self._server.ledger.began()
         self._server.first_request(self._received_ns)
         options = self._options
-        self._next_ns = self._received_ns + options.first_ns
+        later_ns = round(options.spread_ns * (self._server.ledger.requests * _GOLDEN % 1.0))
+        self._next_ns = self._received_ns + options.first_ns + later_ns
         if options.first_ns == 0 and options.gap_ns == 0:
             self._all_at_once()
         elif options.role_ns is not None:
@@ -310,6 +316,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--first-ms", type=float, default=50.0)
     parser.add_argument("--gap-ms", type=float, default=10.0)
+    parser.add_argument("--spread-ms", type=float, default=0.0)
     parser.add_argument("--role-ms", type=float)
     parser.add_argument("--stall-at-s", type=float)
     parser.add_argument("--stall-s", type=float, default=2.0)
@@ -318,6 +325,7 @@ def main() -> None:
     options = Options(
         first_ns=round(args.first_ms * 1e6),
         gap_ns=round(args.gap_ms * 1e6),
+        spread_ns=round(args.spread_ms * 1e6),
         role_ns=None if args.role_ms is None else round(args.role_ms * 1e6),
         stall_at_ns=None if args.stall_at_s is None else round(args.stall_at_s * _NS),
         stall_s=args.stall_s,

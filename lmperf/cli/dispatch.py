@@ -12,6 +12,8 @@ from lmperf.exit_codes import ExitCode
 _MODULES = {
     "run": "lmperf.cli.run_command",
     "simulate": "lmperf.cli.simulate_command",
+    "capacity": "lmperf.cli.capacity_command",
+    "tune": "lmperf.cli.tune_command",
     "calibrate": "lmperf.cli.calibrate_command",
     "demo": "lmperf.cli.demo_command",
     "report": "lmperf.cli.report_command",

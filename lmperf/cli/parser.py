@@ -41,6 +41,8 @@ def build_parser() -> argparse.ArgumentParser:
     _simulate(
         commands.add_parser("simulate", help="replay a trace or scenario under several policies", allow_abbrev=False)
     )
+    _capacity(commands.add_parser("capacity", help="the highest load that keeps every SLO", allow_abbrev=False))
+    _tune(commands.add_parser("tune", help="try policies, slots, weights and limits; recommend", allow_abbrev=False))
     _calibrate(commands.add_parser("calibrate", help="fit a server model to captured traces", allow_abbrev=False))
     _demo(commands.add_parser("demo", help="the main job in 90 seconds, on the embedded server", allow_abbrev=False))
     commands.add_parser("emulate", help="start the embedded OpenAI-compatible server", add_help=False)
@@ -143,7 +145,9 @@ def _run(parser: argparse.ArgumentParser) -> None:
 def _simulate(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Replay a captured trace (a run folder or a file) or a scenario in the simulator under several policies. A trace is "
-        "calibrated first, and how well the captured run is reproduced is printed before any comparison."
+        "calibrated first, and how well the captured run is reproduced is printed before any comparison. With --set, a trace "
+        "is compared with itself under that difference: rate=1.3, tenants.NAME.rate=2, tenants.NAME.weight=2, "
+        "tenants.NAME.remove=true, tenants.NEW.add_like=NAME, slots.sequences=32, server.max_num_seqs=128, replicas=2."
     )
     parser.add_argument(
         "source", nargs="?", help="run folder, trace file, scenario file, or the name of a built-in scenario"
@@ -167,6 +171,54 @@ def _simulate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--processes", type=int, metavar="N", help="default: all cores")
     _scenario_flags(parser)
     _output_flags(parser, "results/simulate-NAME-TIME")
+
+
+def _live_flags(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument(
+        "--live", action="store_true", help=f"confirm {what} by live runs against the scenario's server"
+    )
+    parser.add_argument(
+        "--live-duration", type=float, default=60.0, metavar="S", help="arrivals of each live run, s (60)"
+    )
+    parser.add_argument(
+        "--ready-timeout", type=float, default=600.0, metavar="S", help="wait so long for the server (600)"
+    )
+
+
+def _capacity(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Find the highest load, as a factor on every tenant's load, at which every tenant's attainment is at its target: "
+        "simulated over seeds, bracketed and bisected, with an interval. Every load tried is printed and written."
+    )
+    parser.add_argument("scenario", help="scenario file, or the name of a built-in one (lmperf scenarios)")
+    parser.add_argument("--policies", metavar="A,B,...", help="or 'all' (default: the scenario's policy)")
+    parser.add_argument("--seeds", type=int, default=10, metavar="N", help="runs of each load (default: %(default)s)")
+    parser.add_argument("--tolerance", type=float, default=0.02, metavar="X", help="relative width to stop at (0.02)")
+    parser.add_argument("--target-rate", type=float, metavar="R", help="how many replicas take R requests/s in all")
+    parser.add_argument("--at", choices=("none", "baseline", "raised"), help="which load of the scenario is load 1")
+    parser.add_argument("--processes", type=int, metavar="N", help="default: all cores")
+    _live_flags(parser, "three loads around the answer")
+    _scenario_flags(parser)
+    _output_flags(parser, "results/capacity-NAME-TIME")
+
+
+def _tune(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Try policies, slots, tenants' weights and admission limits in the simulator, at the baseline and the raised load "
+        "of a scenario; print the trade-off and recommend a setting with its predicted attainment."
+    )
+    parser.add_argument("scenario", help="scenario file, or the name of a built-in one (lmperf scenarios)")
+    parser.add_argument(
+        "--policies",
+        default="fifo,wfq,slo_aware,committed",
+        metavar="A,B,...",
+        help="or 'all'; options after a colon: slo_aware:late=demote (default: %(default)s)",
+    )
+    parser.add_argument("--seeds", type=int, default=5, metavar="N", help="runs of each trial and load (%(default)s)")
+    parser.add_argument("--processes", type=int, metavar="N", help="default: all cores")
+    _live_flags(parser, "the recommended setting")
+    _scenario_flags(parser)
+    _output_flags(parser, "results/tune-NAME-TIME")
 
 
 def _calibrate(parser: argparse.ArgumentParser) -> None:

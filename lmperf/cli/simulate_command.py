@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -26,6 +27,7 @@ from lmperf.wiring.offline import (
     simulate_trace,
 )
 from lmperf.wiring.results import free_folder
+from lmperf.wiring.what_if import apply, compare, parse_what_if
 from loadgen.offline.experiment import OnProgress, PolicyChoice
 from loadgen.offline.verdicts import PolicyVerdict
 from loadgen.report.comparison import Comparison, FidelityTable
@@ -52,9 +54,9 @@ def run(args: argparse.Namespace) -> ExitCode:
         raise ScenarioError.single("<flags>", "--policies names no policy", "fifo,wfq,slo_aware, or all")
     if args.seeds is not None and args.seeds < 1:
         raise ScenarioError.single("<flags>", f"--seeds is {args.seeds}", "at least 1")
-    if is_trace(args.source) and (args.settings or args.seeds is not None or args.seed is not None):
+    if is_trace(args.source) and (args.seeds is not None or args.seed is not None):
         raise ScenarioError.single(
-            "<flags>", "--set, --seed and --seeds change a scenario, and this is a trace: it has one realisation"
+            "<flags>", "--seed and --seeds change a scenario, and this is a trace: it has one realisation"
         )
     # Read before a folder is made: a file that cannot be used leaves nothing behind.
     work = _trace(args, choices) if is_trace(args.source) else _scenario(args, choices)
@@ -101,7 +103,10 @@ def _say_scenario(console: Console, answer: ScenarioAnswer, seeds: int) -> None:
 
 def _trace(args: argparse.Namespace, choices: Sequence[PolicyChoice]) -> Work:
     captured = captured_run(args.source, recorded=args.arrivals == "recorded")
+    what_if = parse_what_if(args.settings, captured) if args.settings else None
     server, fit = server_for(captured, args.server_model)
+    if what_if is not None:
+        apply(what_if, captured, server)
 
     def work(progress: Progress, console: Console, directory: Path) -> None:
         progress.stage(f"{args.source}: {len(captured.trace)} requests of {len(captured.tenants)} tenants")
@@ -110,6 +115,15 @@ def _trace(args: argparse.Namespace, choices: Sequence[PolicyChoice]) -> Work:
             for warning in fit.warnings:
                 console.print(f"calibration: {warning}", soft_wrap=True)
         answer = replay_policies(captured, server, fit, choices, on_stage=progress.stage)
+        if what_if is not None:
+            progress.stage(f"what if: {what_if.text}")
+            counted = _counted(progress, "simulated runs")
+            found = compare(what_if, captured, server, choices, processes=args.processes, on_progress=counted)
+            answer = replace(answer, comparisons=[found])
+            progress.done()
+            say_trace(console, answer, args.arrivals, what_if.text)
+            _write(directory, [(found.noisy, found.verdicts)], command=args.argv, answer=answer, what_if=what_if.text)
+            return
         progress.stage("deriving baseline and raised loads")
         answer = simulate_trace(
             answer, choices, processes=args.processes, on_progress=_counted(progress, "simulated runs")
@@ -121,8 +135,8 @@ def _trace(args: argparse.Namespace, choices: Sequence[PolicyChoice]) -> Work:
     return work
 
 
-def say_trace(console: Console, answer: TraceAnswer, arrivals: str) -> None:
-    """The whole answer in the terminal."""
+def say_trace(console: Console, answer: TraceAnswer, arrivals: str, what_if: str | None = None) -> None:
+    """The whole answer in the terminal. ``what_if``: the difference that the comparison is about, if one was asked for."""
     law = answer.server.law
     source = "fitted to this trace" if answer.fit is not None else "as named"
     console.print(
@@ -132,6 +146,15 @@ def say_trace(console: Console, answer: TraceAnswer, arrivals: str) -> None:
     )
     print_reproduction(console, answer.reproduction, arrivals)
     print_as_captured(console, answer.as_captured)
+    if what_if is not None:
+        console.print(
+            f"what if ({what_if}): below, the baseline is the trace as captured and the raised load is that difference; one "
+            "realisation (no intervals)",
+            soft_wrap=True,
+        )
+        for comparison in answer.comparisons:
+            print_verdicts(console, comparison.verdicts, comparison.noisy, loads=f"as captured against {what_if}")
+        return
     console.print(
         f"derived loads: baseline 0.75 of saturation ({answer.saturation or 0:,.0f} cost units/s at these slots), raised 1.2 "
         "times that; arrivals of the trace scaled, one realisation (no intervals)",
@@ -147,13 +170,20 @@ def _write(
     *,
     command: Sequence[str],
     answer: ScenarioAnswer | TraceAnswer,
+    what_if: str | None = None,
 ) -> None:
     data = [
         {"noisy": list(noisy), "policies": [msgspec.to_builtins(verdict) for verdict in verdicts]}
         for noisy, verdicts in comparisons
     ]
     (directory / "comparison.json").write_bytes(
-        msgspec.json.format(msgspec.json.encode({"schema": "lmperf.comparison/1.0", "comparisons": data}), indent=2)
+        msgspec.json.format(
+            msgspec.json.encode(
+                {"schema": "lmperf.comparison/1.0", "comparisons": data}
+                | ({} if what_if is None else {"what_if": what_if})
+            ),
+            indent=2,
+        )
     )
     noisy, verdicts = comparisons[0]
     fidelity = None
@@ -172,6 +202,8 @@ def _write(
             noisy=noisy,
             in_contract=tuple(name for name in names if name not in noisy or len(noisy) == len(names)),
             fidelity=fidelity,
+            baseline="the baseline load" if what_if is None else "the trace as captured",
+            raised="the raised load" if what_if is None else f"what if ({what_if})",
         ),
         command=f"lmperf {' '.join(command)}",
     )

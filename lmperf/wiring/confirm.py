@@ -1,8 +1,8 @@
 """A predicted attainment against a live run of the same thing: same load, seed, duration, policy and slots.
 
 The simulation is made anew for the live run's own (short) duration and seed, so that both see the same arrivals and
-lengths. They agree on a tenant when both put it on the same side of its target, or when the prediction lies inside the
-binomial interval of what was measured: a short run tells no more.
+lengths. They agree on a tenant when both put it on the same side of its target, or when the counts of requests that met
+the limits do not tell them apart at 5% (Fisher's exact test): a short run tells no more.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+from scipy import stats
 
 from lmperf.scenario.load import Scenario
 from lmperf.scenario.plan import Plan
@@ -22,7 +24,10 @@ from lmperf.wiring.sources import SourceError, arrivals_end_ns, growth_of, recip
 from lmperf.wiring.variants import resolved, scaled, shortened
 from loadgen.offline.cell import CellJob
 from loadgen.offline.replicas import ReplicatedJob, promises_of_run
+from tenants.measures.attainment import Attainment
 from tenants.measures.intervals import Interval, clopper_pearson
+
+_TOLD_APART = 0.05
 
 RunLive = Callable[[Scenario, Plan, LiveOptions], RunResult]
 """One live run to its end."""
@@ -30,21 +35,35 @@ RunLive = Callable[[Scenario, Plan, LiveOptions], RunResult]
 
 @dataclass(frozen=True, slots=True)
 class TenantCheck:
-    """``live``, ``simulated``: attainment; None without requests. ``interval``: of the live one."""
+    """How many of the tenant's requests met its limits, live and simulated."""
 
     tenant: str
     target: float
-    live: float | None
-    interval: Interval | None
-    simulated: float | None
+    measured: Attainment
+    predicted: Attainment
+
+    @property
+    def live(self) -> float | None:
+        """Attainment; None without requests."""
+        return self.measured.share
+
+    @property
+    def simulated(self) -> float | None:
+        return self.predicted.share
+
+    @property
+    def interval(self) -> Interval | None:
+        """Of the live attainment, as if requests were independent."""
+        return clopper_pearson(self.measured.met, self.measured.total) if self.measured.total else None
 
     @property
     def agrees(self) -> bool:
         if self.live is None or self.simulated is None:
             return self.live is self.simulated
-        same_side = (self.live >= self.target) == (self.simulated >= self.target)
-        inside = self.interval is not None and self.interval.low <= self.simulated <= self.interval.high
-        return same_side or inside
+        if (self.live >= self.target) == (self.simulated >= self.target):
+            return True
+        counts = [[each.met, each.misses] for each in (self.measured, self.predicted)]
+        return bool(stats.fisher_exact(counts).pvalue >= _TOLD_APART)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +123,13 @@ def _checks(plan: Plan, result: RunResult) -> tuple[TenantCheck, ...]:
         if target is None or not tenant.slo.has_limits:
             continue
         seen = result.summary.tenant(tenant.name).attainment
-        predicted = simulated[tenant.name]
-        measured = seen is not None and seen.total > 0
+        run = simulated[tenant.name]
         found.append(
             TenantCheck(
                 tenant=tenant.name,
                 target=target,
-                live=seen.met / seen.total if measured and seen is not None else None,
-                interval=clopper_pearson(seen.met, seen.total) if measured and seen is not None else None,
-                simulated=predicted.met / predicted.total if predicted.total else None,
+                measured=Attainment(0, 0) if seen is None else Attainment(seen.met, seen.total),
+                predicted=Attainment(run.met, run.total),
             )
         )
     return tuple(found)

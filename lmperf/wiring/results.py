@@ -55,7 +55,16 @@ class RunResult:
         return worst(codes)
 
 
-_LEFT_BY_A_RUN = ("summary.json", "comparison.json", "requests.parquet", "rows", "events.jsonl")
+_LEFT_BY_A_RUN = (
+    "summary.json",
+    "comparison.json",
+    "requests.parquet",
+    "rows",
+    "events.jsonl",
+    "capacity.json",
+    "tune.json",
+    "suite.json",
+)
 
 
 def free_folder(directory: Path) -> Path:

@@ -7,7 +7,7 @@ from itertools import islice
 import numpy as np
 
 from lmperf.scenario.load import Scenario
-from lmperf.scenario.model import At
+from lmperf.scenario.model import At, Growth
 from lmperf.scenario.plan import Plan
 from lmperf.scenario.resolve import resolve
 from lmperf.wiring.servers import server_model_of
@@ -49,8 +49,10 @@ def resolve_with_saturation(
 
 
 def _can_raise(scenario: Scenario) -> bool:
-    load = scenario.model.load
-    return scenario.model.trace is None and (load.at is not At.NONE or load.noisy is not None)
+    """Whether the raised mix is defined: somebody is named to grow, or everybody does."""
+    model = scenario.model
+    grows = model.load.growth is Growth.ALL or model.load.noisy is not None
+    return model.trace is None and (grows or any(t.raised_load is not None for t in model.tenants.values()))
 
 
 def saturation_of(plan: Plan, server: ServerModelSpec) -> float:

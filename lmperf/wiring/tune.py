@@ -4,9 +4,11 @@ A coordinate search, each stage around the best of what came before it: policies
 halved and doubled), then the weights of the tenants that miss most, then a limit on the noisy tenants' queues. Every trial
 is simulated at the baseline and at the raised load with the same seeds, and offers the same load. Trials are ranked by
 
-1. how many tenants in contract are below their target under the raised load,
-2. the attainment of the worst of them, to three decimals (the seeds decide the rest),
-3. the P99 decay in contract, to two decimals, then throughput, then the order in which they were tried.
+1. how many tenants in contract are below their target under the raised load, then how many are not shown to be at it
+   (their interval reaches below);
+2. where some are below: the attainment of the worst, to three decimals (the seeds decide the rest);
+3. throughput to two decimals, since attainment beyond a promise is worth none; then P99 decay in contract to two
+   decimals, where below 1 is not better than 1; then the worst attainment; then the order in which they were tried.
 
 So the scenario's own setting wins where nothing does better.
 """
@@ -20,14 +22,22 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from lmperf.scenario.load import Scenario
-from lmperf.scenario.model import At, Growth
+from lmperf.scenario.model import At
 from lmperf.scenario.plan import Plan
 from lmperf.wiring.confirm import job_of_plan
 from lmperf.wiring.dispatching import slots_of
 from lmperf.wiring.saturation import resolve_with_saturation
 from lmperf.wiring.servers import server_model_of
 from lmperf.wiring.sources import SourceError
-from lmperf.wiring.variants import pinned, resolved, under_policy, with_queue_limits, with_slots, with_weights
+from lmperf.wiring.variants import (
+    pinned,
+    resolved,
+    under_policy,
+    with_growth,
+    with_queue_limits,
+    with_slots,
+    with_weights,
+)
 from loadgen.offline.experiment import BASELINE, RAISED, Cells, Experiment, Load, OnProgress, PolicyChoice
 from loadgen.offline.replicas import ReplicatedJob, run_replicated
 from loadgen.offline.verdicts import Figure, PolicyVerdict, judge_policies
@@ -80,22 +90,25 @@ def _or_all(limit: int | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One setting and what the simulation says of it. ``missed``: tenants in contract below their target."""
+    """One setting and what the simulation says of it. ``missed``: tenants in contract below their target. ``unsure``:
+    those whose interval (there is one from five seeds on) reaches below it."""
 
     setting: Setting
     verdict: PolicyVerdict
-    missed: tuple[str, ...]
+    missed: tuple[str, ...] = ()
+    unsure: tuple[str, ...] = ()
 
     @property
     def rank(self) -> tuple[float, ...]:
         """Less is better."""
-        verdict = self.verdict
-        worst, decay = verdict.worst_attainment.value, verdict.decay_in_contract.value
+        throughput, decay, worst = (-value for value in _axes(self.verdict))
         return (
             len(self.missed),
-            0.0 if worst is None else -round(worst, 3),
-            math.inf if decay is None else round(decay, 2),
-            -round(verdict.throughput_ratio.value or 0.0, 3),
+            len(self.unsure),
+            worst if self.missed else 0.0,
+            throughput,
+            decay,
+            worst,
         )
 
 
@@ -115,12 +128,12 @@ def efficient(trials: Sequence[Trial]) -> list[Trial]:
 
 
 def _axes(verdict: PolicyVerdict) -> tuple[float, float, float]:
-    """More is better; rounded as in the rank, so that noise makes no trade-off."""
+    """Throughput, decay (negative), worst attainment: more is better; rounded, so that noise makes no difference."""
     decay = verdict.decay_in_contract.value
     return (
+        round(verdict.throughput_ratio.value or 0.0, 2),
+        -math.inf if decay is None else -max(1.0, round(decay, 2)),
         round(verdict.worst_attainment.value or 0.0, 3),
-        -math.inf if decay is None else -round(decay, 2),
-        round(verdict.throughput_ratio.value or 0.0, 3),
     )
 
 
@@ -156,18 +169,15 @@ class Tuner:
     def __init__(
         self, scenario: Scenario, *, seeds: int, workers: Workers, on_runs: Callable[[str], OnProgress]
     ) -> None:
+        scenario = with_growth(scenario)
         base = resolve_with_saturation(scenario, at=At.BASELINE)
         if server_model_of(base.backend) is None:
             raise SourceError(
                 "this scenario names a real server and no server model: calibrate one (lmperf calibrate) and name it "
                 "with --server-model FILE"
             )
-        growth = base.growth if base.noisy else Growth.ALL
-        raised = resolve_with_saturation(pinned(scenario, replace(base, at=At.RAISED, growth=growth)))
-        self._scenarios = {
-            BASELINE: pinned(scenario, replace(base, growth=growth)),
-            RAISED: pinned(scenario, raised),
-        }
+        raised = resolve_with_saturation(pinned(scenario, replace(base, at=At.RAISED)))
+        self._scenarios = {BASELINE: pinned(scenario, base), RAISED: pinned(scenario, raised)}
         self.answer = TuneAnswer(self._scenarios[RAISED], base, raised, seeds)
         if not self.answer.targets:
             raise SourceError(
@@ -195,12 +205,13 @@ class Tuner:
         choice = replace(setting.policy, label=label)
         self._reference = self._reference or choice
         verdict = self._judge([choice] if choice == self._reference else [self._reference, choice], jobs[0])[-1]
-        missed = tuple(
-            name
-            for name, target in self.answer.targets.items()
-            if (share := verdict.raised[name].attainment.value) is not None and share < target
+        found = {name: (verdict.raised[name].attainment, target) for name, target in self.answer.targets.items()}
+        trial = Trial(
+            setting,
+            verdict,
+            missed=tuple(n for n, (share, target) in found.items() if share.value is not None and share.value < target),
+            unsure=tuple(n for n, (share, target) in found.items() if share.interval and share.interval.low < target),
         )
-        trial = Trial(setting, verdict, missed)
         self.answer.trials.append(trial)
         return trial
 

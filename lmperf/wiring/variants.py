@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from lmperf.scenario.load import Scenario
-from lmperf.scenario.model import At
+from lmperf.scenario.model import At, Growth
 from lmperf.scenario.plan import Plan
 from lmperf.scenario.resolve import BASELINE_OF_A_TRACE
 from lmperf.scenario.server_model import PolicyModel, SlotsModel
@@ -34,6 +34,13 @@ def pinned(scenario: Scenario, plan: Plan) -> Scenario:
             update={"at": plan.at, "growth": plan.growth, "saturation": plan.saturation or load.saturation}
         ),
     )
+
+
+def with_growth(scenario: Scenario) -> Scenario:
+    """Who grows to the raised load, where the scenario does not say: everybody."""
+    load = scenario.model.load
+    named = load.noisy is not None or any(t.raised_load is not None for t in scenario.model.tenants.values())
+    return scenario if named else _with(scenario, load=load.model_copy(update={"growth": Growth.ALL}))
 
 
 def scaled(scenario: Scenario, factor: float) -> Scenario:

@@ -103,7 +103,9 @@ class Point:
 
     @property
     def at_target(self) -> bool:
-        return all(tenant.at_target for tenant in self.tenants.values())
+        """Every tenant is; a load so low that none sent anything shows nothing."""
+        seen = any(tenant.requests for tenant in self.tenants.values())
+        return seen and all(tenant.at_target for tenant in self.tenants.values())
 
     @property
     def verdict(self) -> Verdict:

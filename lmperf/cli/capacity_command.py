@@ -1,0 +1,121 @@
+"""``lmperf capacity``: the highest load at which every tenant keeps its SLO, and how many replicas a given rate takes."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+
+from lmperf.cli.capacity_text import answer_data, print_points, sentence
+from lmperf.cli.counting import counted
+from lmperf.cli.live_checks import check_data, confirm_live, loads_around, print_checks, refuse_missing_secrets
+from lmperf.cli.output import log_file, output_folder
+from lmperf.cli.scenarios import named_scenario
+from lmperf.console import Progress, results_console
+from lmperf.exit_codes import ExitCode, worst
+from lmperf.scenario.faults import ScenarioError
+from lmperf.scenario.model import At
+from lmperf.wiring.capacity import CapacityAnswer, find_capacity, own_choice, queued_choices
+from lmperf.wiring.capacity_study import study_of
+from lmperf.wiring.confirm import LiveCheck
+from lmperf.wiring.offline import policy_choices
+from lmperf.wiring.results import free_folder
+from lmperf.wiring.variants import pinned, under_policy
+from loadgen.offline.workers import Workers
+
+FILE = "capacity.json"
+
+
+def run(args: argparse.Namespace) -> ExitCode:
+    _check(args)
+    scenario = named_scenario(args.scenario, args)
+    if args.live:
+        refuse_missing_secrets(scenario)
+    choices = None if args.policies is None else policy_choices(args.policies)
+    if choices is not None and not choices:
+        raise ScenarioError.single("<flags>", "--policies names no policy", "fifo,wfq,slo_aware, or all")
+    study = study_of(scenario, seeds=args.seeds, at=None if args.at is None else At(args.at))
+    if args.target_rate is not None:
+        study.factor_for(args.target_rate)
+    wanted = [own_choice(study)] if choices is None else queued_choices(study, choices)
+    directory = free_folder(output_folder(args, f"capacity-{study.plan.name}"))
+    console = results_console()
+    progress = Progress(quiet=args.quiet)
+    checks: list[LiveCheck] = []
+    with log_file(directory, args.argv):
+        progress.stage(f"{study.plan.name}: {', '.join(c.label for c in wanted)}; {len(study.seeds)} seeds a load")
+        for warning in study.warnings:
+            console.print(f"note: {warning}", soft_wrap=True)
+        with Workers(args.processes) as workers:
+            answer = find_capacity(
+                study,
+                wanted,
+                workers=workers,
+                tolerance=args.tolerance,
+                target_rate=args.target_rate,
+                on_point=lambda state: _write(directory, state, ()),
+                on_runs=lambda what: counted(progress, what),
+            )
+        progress.done()
+        _say(console, answer)
+        best = answer.best
+        if args.live and best is not None and best.capacity.found is not None and not answer.interrupted:
+            base = under_policy(pinned(scenario, study.plan), best.choice) if choices is not None else scenario
+            base = pinned(base, study.plan)
+            for check in confirm_live(args, base, loads_around(best.capacity.found.load), directory, progress):
+                checks.append(check)
+                _write(directory, answer, checks)
+            print_checks(console, checks, what=f"policy {best.choice.label}")
+    console.print(f"written: {directory / FILE}", soft_wrap=True)
+    return _exit_code(answer, checks)
+
+
+def _check(args: argparse.Namespace) -> None:
+    if args.seeds < 1:
+        raise ScenarioError.single("<flags>", f"--seeds is {args.seeds}", "at least 1; 5 for an interval")
+    if not 0 < args.tolerance < 1:
+        raise ScenarioError.single("<flags>", f"--tolerance is {args.tolerance}", "a fraction such as 0.02")
+    if args.target_rate is not None and not 0 < args.target_rate < float("inf"):
+        raise ScenarioError.single("<flags>", f"--target-rate is {args.target_rate}", "requests/s above 0")
+    if not 0 < args.live_duration < float("inf"):
+        raise ScenarioError.single("<flags>", f"--live-duration is {args.live_duration}", "seconds above 0")
+
+
+def _say(console: Console, answer: CapacityAnswer) -> None:
+    study = answer.study
+    console.print(
+        f"scenario {study.plan.name}, server model {study.server.name}, saturation {study.saturation:,.0f} cost units/s a "
+        f"replica; load 1 is the scenario's own",
+        soft_wrap=True,
+    )
+    for found in answer.policies:
+        print_points(console, study, found)
+    for found in answer.policies:
+        console.print(sentence(answer, found), soft_wrap=True)
+    if answer.interrupted:
+        console.print("interrupted: the answer is that of the loads tried so far", soft_wrap=True)
+
+
+def _write(directory: Path, answer: CapacityAnswer, checks: Sequence[LiveCheck]) -> None:
+    """Whole or not at all: a reader never sees half a file."""
+    data = answer_data(answer) | {"live": [check_data(check) for check in checks]}
+    partial = directory / f"{FILE}.partial"
+    partial.write_bytes(msgspec.json.format(msgspec.json.encode(data), indent=2))
+    partial.replace(directory / FILE)
+
+
+def _exit_code(answer: CapacityAnswer, checks: Sequence[LiveCheck]) -> ExitCode:
+    codes = [ExitCode.OK]
+    if answer.interrupted or any(check.result.interrupted for check in checks):
+        codes.append(ExitCode.INTERRUPTED)
+    if any(not check.valid for check in checks):
+        codes.append(ExitCode.INVALID)
+    unreachable = answer.target_rate is not None and all(
+        found.fleet is None or found.fleet.count is None for found in answer.policies
+    )
+    if answer.best is None or unreachable:
+        codes.append(ExitCode.BROKEN)
+    return worst(codes)

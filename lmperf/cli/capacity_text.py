@@ -1,0 +1,177 @@
+"""The answer of ``lmperf capacity``, for people (a table, a sentence) and as data (capacity.json)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from lmperf.wiring.capacity import CapacityAnswer, PolicyCapacity
+from lmperf.wiring.capacity_study import Study
+from loadgen.offline.search import Attained, Point
+
+SCHEMA = "lmperf.capacity/1.0"
+
+
+def print_points(console: Console, study: Study, found: PolicyCapacity) -> None:
+    """Every load that was tried, and every number of replicas."""
+    title = f"{found.choice.label}: every load tried, attainment in % [95% interval] (target)"
+    console.print(_points_table(title, "load", study, found.capacity.points))
+    if found.fleet is not None and found.fleet.points:
+        title = f"{found.choice.label}: replicas behind one queue at the target rate"
+        console.print(_points_table(title, "replicas", study, found.fleet.points))
+
+
+def _points_table(title: str, first: str, study: Study, points: tuple[Point, ...]) -> Table:
+    table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True, title_justify="left")
+    table.add_column(first, justify="right", no_wrap=True)
+    table.add_column("requests/s", justify="right", no_wrap=True)
+    table.add_column("cost units/s", justify="right", no_wrap=True)
+    for name, target in study.targets.items():
+        table.add_column(f"{name} ({100 * target:g})", justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    for point in points:
+        table.add_row(
+            f"{point.load:.4g}",
+            f"{sum(point.rates.values()):,.2f}",
+            f"{sum(point.costs.values()):,.0f}",
+            *(attained_text(point.tenants[name]) for name in study.targets),
+            point.verdict.value,
+        )
+    return table
+
+
+def attained_text(tenant: Attained) -> str:
+    """``99.1 [98.7, 99.4]``."""
+    if tenant.share is None:
+        return "no requests"
+    text = f"{100 * tenant.share:.2f}"
+    if tenant.interval is None:
+        return text
+    return f"{text} [{100 * tenant.interval.low:.2f}, {100 * tenant.interval.high:.2f}]"
+
+
+def sentence(answer: CapacityAnswer, found: PolicyCapacity) -> str:
+    """What was found of one policy, in one sentence (two where replicas were asked for)."""
+    study, capacity, label = answer.study, found.capacity, found.choice.label
+    point = capacity.found
+    if point is None:
+        tried = f" (tried down to {capacity.points[0].load:.3g})" if capacity.points else ""
+        who = f": {capacity.first_to_break} misses its target" if capacity.first_to_break else ""
+        return f"{label}: no load keeps every tenant's target{tried}{who}."
+    per_tenant = ", ".join(f"{name} {rate:,.2f}" for name, rate in point.rates.items())
+    said = (
+        f"{label}: every tenant is at its target up to {point.load:.4g} times the scenario's load{_interval(found)}, "
+        f"{sum(point.costs.values()):,.0f} cost units/s ({sum(point.costs.values()) / study.saturation:.0%} of "
+        f"saturation), {sum(point.rates.values()):,.2f} requests/s ({per_tenant})"
+    )
+    if capacity.failing is None:
+        said += "; no load that was tried breaks it"
+    else:
+        said += f"; {capacity.first_to_break} breaks first, at {capacity.failing.load:.4g}"
+        again = [p.load for p in capacity.points if p.load > capacity.failing.load and p.at_target]
+        if again:
+            said += f" (though at {again[0]:.4g} all are at target again: a longer duration_s would smooth that)"
+    return f"{said}.{_replicas(answer, found)}"
+
+
+def _interval(found: PolicyCapacity) -> str:
+    capacity = found.capacity
+    if all(t.interval is None for point in capacity.points for t in point.tenants.values()):
+        return " (no interval: too few seeds)"
+    low = "not shown" if capacity.low is None else f"{capacity.low:.4g}"
+    high = "not shown" if capacity.high is None else f"{capacity.high:.4g}"
+    return f" [{low}, {high}]"
+
+
+def _replicas(answer: CapacityAnswer, found: PolicyCapacity) -> str:
+    fleet = found.fleet
+    if answer.target_rate is None or fleet is None:
+        return ""
+    if fleet.count is None:
+        most = f"{fleet.points[-1].load:.0f}" if fleet.points else "0"
+        return f" {answer.target_rate:,.6g} requests/s: not even {most} replicas are enough."
+    sure = "" if fleet.sure_count in (None, fleet.count) else f"; {fleet.sure_count} are shown to be, at 95%"
+    unsure = "; the interval does not show it" if fleet.sure_count is None else ""
+    verb = "replica is" if fleet.count == 1 else "replicas behind one queue are"
+    return (
+        f" {answer.target_rate:,.6g} requests/s: {fleet.count} {verb} enough{sure}{unsure} (by proportion: "
+        f"{found.by_proportion})."
+    )
+
+
+# -- data ------------------------------------------------------------------------------------------------------------
+
+
+def answer_data(answer: CapacityAnswer) -> dict[str, object]:
+    """capacity.json; it can be written after every point."""
+    study = answer.study
+    return {
+        "schema": SCHEMA,
+        "scenario": study.plan.name,
+        "server_model": study.server.name,
+        "saturation_cost_units_per_s": study.saturation,
+        "seeds": list(study.seeds),
+        "targets": study.targets,
+        "target_rate_per_s": answer.target_rate,
+        "interrupted": answer.interrupted,
+        "notes": list(study.warnings),
+        "policies": [_policy_data(answer, found) for found in answer.policies],
+    }
+
+
+def _policy_data(answer: CapacityAnswer, found: PolicyCapacity) -> dict[str, object]:
+    capacity, fleet, point = found.capacity, found.fleet, found.capacity.found
+    return {
+        "policy": found.choice.policy,
+        "label": found.choice.label,
+        "options": dict(found.choice.options),
+        "capacity": None if point is None else _load_data(point) | {"low": capacity.low, "high": capacity.high},
+        "first_to_break": capacity.first_to_break,
+        "sentence": sentence(answer, found),
+        "points": [_point_data(each, "factor") for each in capacity.points],
+        "replicas": None
+        if fleet is None
+        else {
+            "enough": fleet.count,
+            "shown_to_be_enough": fleet.sure_count,
+            "by_proportion": found.by_proportion,
+            "points": [_point_data(each, "replicas") for each in fleet.points],
+        },
+    }
+
+
+def _load_data(point: Point) -> dict[str, object]:
+    return {
+        "factor": point.load,
+        "requests_per_s": sum(point.rates.values()),
+        "cost_units_per_s": sum(point.costs.values()),
+        "tenant_requests_per_s": dict(point.rates),
+    }
+
+
+def _point_data(point: Point, name: str) -> dict[str, object]:
+    return {
+        name: point.load,
+        "requests_per_s": sum(point.rates.values()),
+        "cost_units_per_s": sum(point.costs.values()),
+        "verdict": point.verdict.value,
+        "at_target": point.at_target,
+        "tenants": _tenants_data(point.tenants),
+    }
+
+
+def _tenants_data(tenants: Mapping[str, Attained]) -> dict[str, object]:
+    return {
+        name: {
+            "attainment": tenant.share,
+            "low": None if tenant.interval is None else tenant.interval.low,
+            "high": None if tenant.interval is None else tenant.interval.high,
+            "target": tenant.target,
+            "requests": tenant.requests,
+            "verdict": tenant.verdict.value,
+        }
+        for name, tenant in tenants.items()
+    }

@@ -1,0 +1,127 @@
+"""``--live`` of capacity and tune: live runs beside their predictions, run, said, and as data."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from lmperf.cli.output import percentiles_of
+from lmperf.cli.run_command import run_once
+from lmperf.console import Progress
+from lmperf.scenario.faults import ScenarioError
+from lmperf.scenario.load import Scenario
+from lmperf.scenario.plan import Plan
+from lmperf.wiring.confirm import LiveCheck, confirm
+from lmperf.wiring.live import LiveOptions
+from lmperf.wiring.results import RunResult
+
+AROUND = (0.9, 1.0, 1.1)
+
+
+def loads_around(load: float) -> tuple[float, ...]:
+    """Three loads: one that should be kept, the answer, and one that should break."""
+    return tuple(load * factor for factor in AROUND)
+
+
+def refuse_missing_secrets(scenario: Scenario) -> None:
+    """Before the simulation, not after it."""
+    missing = scenario.secrets.missing()
+    if missing:
+        raise ScenarioError(missing)
+
+
+def confirm_live(
+    args: argparse.Namespace, scenario: Scenario, loads: Sequence[float], directory: Path, progress: Progress
+) -> Iterable[LiveCheck]:
+    """Live runs at ``loads``, each ``--live-duration`` long."""
+
+    def run(variant: Scenario, plan: Plan, options: LiveOptions) -> RunResult:
+        return run_once(variant, plan, options, progress)
+
+    def on_load(load: float, number: int, total: int) -> None:
+        progress.stage(f"[{number} of {total}] live at load {load:.4g}, {args.live_duration:g} s of arrivals")
+
+    return confirm(
+        scenario,
+        loads,
+        duration_s=args.live_duration,
+        directory=directory,
+        percentiles=percentiles_of(args),
+        run=run,
+        on_load=on_load,
+    )
+
+
+def print_checks(console: Console, checks: Sequence[LiveCheck], *, what: str) -> None:
+    """A row a tenant and load, and a sentence on the agreement."""
+    table = Table(
+        title=f"live beside simulated, the same arrivals: {what}",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+        title_justify="left",
+    )
+    for column in ("load", "tenant", "target %", "live % [95%]", "simulated %", ""):
+        table.add_column(column, justify="left" if column in ("tenant", "") else "right", no_wrap=True)
+    for check in checks:
+        for index, tenant in enumerate(check.tenants):
+            interval = tenant.interval
+            ends = "" if interval is None else f" [{100 * interval.low:.1f}, {100 * interval.high:.1f}]"
+            table.add_row(
+                f"{check.load:.4g}" if index == 0 else "",
+                tenant.tenant,
+                f"{100 * tenant.target:g}",
+                _percent(tenant.live) + ends,
+                _percent(tenant.simulated),
+                "agree" if tenant.agrees else "DIFFER",
+            )
+        table.add_section()
+    console.print(table)
+    console.print(agreement(checks), soft_wrap=True)
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.2f}"
+
+
+def agreement(checks: Sequence[LiveCheck]) -> str:
+    """How far live and simulated agree, in one sentence."""
+    if not checks:
+        return "no live run was finished"
+    agreeing = sum(check.agrees for check in checks)
+    loads = "; ".join(f"at {check.load:.4g} {_kept(check)}" for check in checks)
+    return f"live and simulated agree at {agreeing} of {len(checks)} loads ({loads})"
+
+
+def _kept(check: LiveCheck) -> str:
+    if not check.valid:
+        return "the live run is invalid: its own generator or server fell behind"
+    if check.kept_live == check.kept_simulated:
+        return "both are at target" if check.kept_live else "both miss a target"
+    return "only live is at target" if check.kept_live else "only the simulation is at target"
+
+
+def check_data(check: LiveCheck) -> dict[str, object]:
+    """For the results file."""
+    return {
+        "load": check.load,
+        "agrees": check.agrees,
+        "valid": check.valid,
+        "tenants": {
+            tenant.tenant: {
+                "target": tenant.target,
+                "live": tenant.live,
+                "live_low": None if tenant.interval is None else tenant.interval.low,
+                "live_high": None if tenant.interval is None else tenant.interval.high,
+                "simulated": tenant.simulated,
+                "agrees": tenant.agrees,
+            }
+            for tenant in check.tenants
+        },
+        "folder": None if check.result.directory is None else check.result.directory.name,
+    }

@@ -1,0 +1,164 @@
+"""``lmperf tune``: policies, slots, weights and admission limits tried in the simulator; a table and a recommendation."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from lmperf.cli.counting import counted
+from lmperf.cli.live_checks import check_data, confirm_live, print_checks, refuse_missing_secrets
+from lmperf.cli.output import log_file, output_folder
+from lmperf.cli.scenarios import named_scenario
+from lmperf.console import Progress, results_console
+from lmperf.exit_codes import ExitCode, worst
+from lmperf.scenario.faults import ScenarioError
+from lmperf.wiring.confirm import LiveCheck
+from lmperf.wiring.offline import policy_choices
+from lmperf.wiring.results import free_folder
+from lmperf.wiring.tune import Trial, TuneAnswer, Tuner, efficient, tune
+from loadgen.offline.verdicts import Figure
+from loadgen.offline.workers import Workers
+
+FILE = "tune.json"
+SCHEMA = "lmperf.tune/1.0"
+
+
+def run(args: argparse.Namespace) -> ExitCode:
+    if args.seeds < 1:
+        raise ScenarioError.single("<flags>", f"--seeds is {args.seeds}", "at least 1; 5 for an interval")
+    if not 0 < args.live_duration < float("inf"):
+        raise ScenarioError.single("<flags>", f"--live-duration is {args.live_duration}", "seconds above 0")
+    scenario = named_scenario(args.scenario, args)
+    if args.live:
+        refuse_missing_secrets(scenario)
+    choices = policy_choices(args.policies)
+    progress = Progress(quiet=args.quiet)
+    console = results_console()
+    checks: list[LiveCheck] = []
+    with Workers(args.processes) as workers:
+        tuner = Tuner(scenario, seeds=args.seeds, workers=workers, on_runs=lambda what: counted(progress, what))
+        directory = free_folder(output_folder(args, f"tune-{tuner.answer.raised.name}"))
+        with log_file(directory, args.argv):
+            progress.stage(f"{tuner.answer.raised.name}: baseline and raised load, {args.seeds} seeds a trial")
+            answer = tune(tuner, choices, on_trial=lambda state: _write(directory, state, ()))
+            progress.done()
+            _write(directory, answer, ())
+            _say(console, answer)
+            best = answer.best
+            if args.live and best is not None and not answer.interrupted:
+                variant = best.setting.of(answer.scenario)
+                for check in confirm_live(args, variant, (1.0,), directory, progress):
+                    checks.append(check)
+                    _write(directory, answer, checks)
+                print_checks(console, checks, what=f"the recommended setting, raised load ({best.setting.label})")
+    console.print(f"written: {directory / FILE}", soft_wrap=True)
+    return _exit_code(answer, checks)
+
+
+def _exit_code(answer: TuneAnswer, checks: Sequence[LiveCheck]) -> ExitCode:
+    codes = [ExitCode.OK]
+    if answer.interrupted or any(check.result.interrupted for check in checks):
+        codes.append(ExitCode.INTERRUPTED)
+    if any(not check.valid for check in checks):
+        codes.append(ExitCode.INVALID)
+    return worst(codes)
+
+
+def _say(console: Console, answer: TuneAnswer) -> None:
+    best, front = answer.best, efficient(answer.trials)
+    table = Table(
+        title=f"{answer.raised.name}: what each setting keeps under the raised load [95% interval over {answer.seeds} seeds]",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+        title_justify="left",
+        caption_justify="left",
+        caption="> recommended, * on the trade-off: no other setting is better in attainment, decay and throughput alike.\n"
+        "D: sequences, X: prefill tokens outstanding; missed: tenants in contract below target; throughput: against row 1",
+    )
+    for column in ("", "setting", "worst attained %", "missed", "decay", "rho", "throughput"):
+        table.add_column(column, justify="left" if column in ("", "setting") else "right", no_wrap=column != "setting")
+    for trial in answer.trials:
+        verdict = trial.verdict
+        mark = ">" if trial is best else "*" if trial in front else ""
+        table.add_row(
+            mark,
+            trial.setting.label,
+            verdict.worst_attainment.format(1, 100.0),
+            str(len(trial.missed)),
+            verdict.decay_in_contract.format(2),
+            verdict.rho.format(2),
+            verdict.throughput_ratio.format(3),
+        )
+    console.print(table)
+    console.print(recommendation(answer), soft_wrap=True)
+
+
+def recommendation(answer: TuneAnswer) -> str:
+    """The best setting and what it is predicted to keep, in one sentence."""
+    best = answer.best
+    if best is None:
+        return "no trial was finished, so nothing is recommended"
+    attained = "; ".join(
+        f"{name} {found.format(2, 100.0)}% (target {100 * answer.targets[name]:g}%)"
+        for name, found in answer.attained(best).items()
+    )
+    kept = "every tenant in contract is at its target" if not best.missed else f"{', '.join(best.missed)} still miss"
+    own = " (the scenario's own)" if best is answer.trials[0] else ""
+    stopped = "; the search was interrupted" if answer.interrupted else ""
+    return f"recommended: {best.setting.label}{own}: {kept} under the raised load: {attained}{stopped}."
+
+
+def _write(directory: Path, answer: TuneAnswer, checks: Sequence[LiveCheck]) -> None:
+    """Whole or not at all: a reader never sees half a file."""
+    best, front = answer.best, efficient(answer.trials)
+    data = {
+        "schema": SCHEMA,
+        "scenario": answer.raised.name,
+        "seeds": answer.seeds,
+        "targets": answer.targets,
+        "interrupted": answer.interrupted,
+        "recommendation": None
+        if best is None
+        else {
+            "setting": best.setting.data(),
+            "label": best.setting.label,
+            "sentence": recommendation(answer),
+            "attainment": {name: _figure(found) for name, found in answer.attained(best).items()},
+        },
+        "trials": [_trial(trial, efficient=trial in front) for trial in answer.trials],
+        "live": [check_data(check) for check in checks],
+    }
+    partial = directory / f"{FILE}.partial"
+    partial.write_bytes(msgspec.json.format(msgspec.json.encode(data), indent=2))
+    partial.replace(directory / FILE)
+
+
+def _trial(trial: Trial, *, efficient: bool) -> dict[str, object]:
+    verdict = trial.verdict
+    return {
+        "label": trial.setting.label,
+        "setting": trial.setting.data(),
+        "on_the_trade_off": efficient,
+        "missed": list(trial.missed),
+        "worst_attainment": _figure(verdict.worst_attainment),
+        "decay_in_contract": _figure(verdict.decay_in_contract),
+        "rho": _figure(verdict.rho),
+        "throughput_ratio": _figure(verdict.throughput_ratio),
+        "throughput_tokens_per_s": _figure(verdict.throughput),
+    }
+
+
+def _figure(found: Figure) -> dict[str, float | None]:
+    interval = found.interval
+    return {
+        "value": found.value,
+        "low": None if interval is None else interval.low,
+        "high": None if interval is None else interval.high,
+    }
