@@ -1,16 +1,14 @@
 """How fast the simulator is: simulated requests/s on one core, everything on.
 
-    python -m benchmarks.simulator_speed [--vidur]
+    python -m benchmarks.simulator_speed
 
 The Azure LLM 2023 conversation trace (../shared/traces, skipped when it is not there) is dealt to three tenants by row index
-and sped up to 0.9 of saturation; policy slo_aware, per-tenant histograms and a full result table. Best of five. With --vidur and
-the package `vidur` installed its event loop runs on the same rows; else the figures measured of it (336 to 504 requests/s) are
-printed beside ours.
+and sped up to 0.9 of saturation; policy slo_aware, per-tenant histograms and a full result table. Best of five. The figures
+measured of Vidur's event loop on the same rows (336 to 504 requests/s) stand beside ours.
 """
 
 from __future__ import annotations
 
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +25,9 @@ from scheduler.slots import Slots
 from tenants.slo import Slo
 from tenants.tenant import Tenant
 
-TRACE = Path(__file__).resolve().parent.parent.parent / "shared/traces/azure-llm-2023/AzureLLMInferenceTrace_conv.csv.gz"
+TRACE = (
+    Path(__file__).resolve().parent.parent.parent / "shared/traces/azure-llm-2023/AzureLLMInferenceTrace_conv.csv.gz"
+)
 VIDUR = (336.0, 504.0)
 LOAD = 0.9
 REPEATS = 5
@@ -48,7 +48,9 @@ def job(policy: str) -> CellJob:
     recipe = ReplayRecipe(replay, tenants)
     server, slots, cost = PRESETS["h200-llama-8b"], Slots(sequences=64, prefill_tokens=2048), CostModel()
     requests = list(recipe.source(0, {}).absolute())
-    rate = saturation([requests[i] for i in np.random.default_rng(0).permutation(len(requests))[:5000]], server, slots, cost)
+    rate = saturation(
+        [requests[i] for i in np.random.default_rng(0).permutation(len(requests))[:5000]], server, slots, cost
+    )
     offered = float((replay.prompt_tokens + 2 * replay.output_tokens).sum()) * 1e9 / int(replay.arrival_ns.max())
     speed = LOAD * rate / offered
     window = (0, round(int(replay.arrival_ns.max()) / speed) + 1)
@@ -70,8 +72,6 @@ def main() -> None:
         print(f"skipped: {TRACE} is not there")
         return
     vidur = VIDUR
-    if "--vidur" in sys.argv:
-        print("vidur: not run here (the PyPI package of that name must provide its event loop); using what was measured of it")
     print(f"Azure conversation rows at {LOAD} of saturation, one core, best of {REPEATS}")
     print(f"{'policy':12s} {'requests/s':>12s} {'x Vidur (336 to 504)':>22s}")
     for policy in ("fifo", "wfq", "slo_aware", "committed", "vtc"):

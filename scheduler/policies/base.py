@@ -9,6 +9,7 @@ Subclasses say what the key is and how accounts move (``_key``, ``_backlogged``,
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import ClassVar, Generic, TypeVar
 
@@ -53,7 +54,7 @@ class Charge:
 S = TypeVar("S", bound=TenantState)
 
 
-class TenantPolicy(Generic[S]):
+class TenantPolicy(ABC, Generic[S]):
     """Base of the policies; implements :class:`scheduler.policy.Policy`."""
 
     name: ClassVar[str] = ""
@@ -72,8 +73,9 @@ class TenantPolicy(Generic[S]):
 
     # -- what a policy decides ---------------------------------------------------------------------------------------
 
+    @abstractmethod
     def _new_state(self, tenant: Tenant) -> S:
-        raise NotImplementedError(f"{type(self).__name__} must make its own tenant state for {tenant.name}")
+        """The accounts of a tenant that was not there before."""
 
     def _key(self, state: S) -> Key:  # noqa: ARG002 (part of the hook)
         """The order among backlogged tenants, without the final (arrival, id)."""

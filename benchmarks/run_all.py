@@ -1,0 +1,33 @@
+"""Every benchmark that the docs quote, one after another: ``make bench``. Each can be run alone.
+
+Figures are ratios inside one run on one machine; run it on a quiet one. Peers that are not installed are skipped, and said so.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+BENCHMARKS = (
+    "benchmarks.policy_cost",
+    "benchmarks.simulator_speed",
+    "benchmarks.fidelity",
+    "benchmarks.client_cost",
+    "benchmarks.client_truth",
+    "benchmarks.gateway_overhead",
+)
+
+
+def main() -> int:
+    failed = []
+    for name in BENCHMARKS:
+        print(f"== {name}", flush=True)
+        if subprocess.run([sys.executable, "-m", name], check=False).returncode:
+            failed.append(name)
+    for name in failed:
+        print(f"failed: {name}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
