@@ -258,6 +258,8 @@ class LiveRun:
     # -- the end -----------------------------------------------------------------------------------------------------
 
     async def _drain(self) -> None:
+        # A task that is cancelled before it began reports nothing: let the last released ones begin.
+        await asyncio.sleep(0)
         if self._tasks and self._failure is None:
             self._idle.clear()
             waits = [asyncio.ensure_future(self._idle.wait()), asyncio.ensure_future(self._drain_over.wait())]
