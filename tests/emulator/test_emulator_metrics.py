@@ -73,9 +73,12 @@ async def test_gauges_show_what_runs_now(http):
     tasks = [asyncio.create_task(complete(http, "t", 10, 300)) for _ in range(11)]
     async with asyncio.timeout(20):
         got = await scrape(http)
-        while (got["vllm:num_requests_running", MODEL], got["vllm:num_requests_waiting", MODEL]) != (8, 3):
+        # Eight may be running while the prompts of some are not in the cache yet: that takes another step.
+        while (got["vllm:num_requests_running", MODEL], got["vllm:num_requests_waiting", MODEL]) != (8, 3) or (
+            got["vllm:kv_cache_usage_perc", MODEL] < 80 / 4096
+        ):
             got = await scrape(http)
-    assert 80 / 4096 <= got["vllm:kv_cache_usage_perc", MODEL] <= 1
+    assert got["vllm:kv_cache_usage_perc", MODEL] <= 1
     await asyncio.gather(*tasks)
     assert (await scrape(http))["vllm:num_requests_running", MODEL] == 0
 
