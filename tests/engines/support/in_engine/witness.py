@@ -42,11 +42,19 @@ class Witness:
         async def watched_send(message: Message) -> None:
             # Stamped before the bytes leave: no client can honestly have them earlier.
             seen.sending(message, time.monotonic_ns())
+            if seen.complete:
+                # Written before the client can know that it has all of its answer, so that a test never looks too early.
+                self._write(seen)
             await send(message)
 
         try:
             await self._app(scope, watched_receive, watched_send)
         finally:
+            self._write(seen)
+
+    def _write(self, seen: Sighting) -> None:
+        if not seen.written:
+            seen.written = True
             with self._file.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(seen.line()) + "\n")
 
@@ -66,6 +74,8 @@ class Sighting:
         self._first_ns: int | None = None
         self._last_ns: int | None = None
         self._chunk_tokens: list[int] = []
+        self.complete = False
+        self.written = False
 
     def received(self, message: Message) -> None:
         self._request += message.get("body", b"")
@@ -74,6 +84,7 @@ class Sighting:
         if message["type"] == "http.response.start":
             self._status = message["status"]
             return
+        self.complete = not message.get("more_body", False) or b"data: [DONE]" in message.get("body", b"")
         *events, self._rest = (self._rest + message.get("body", b"")).split(b"\n\n")
         for event in events:
             data = event.removeprefix(b"data: ")
