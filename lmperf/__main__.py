@@ -12,6 +12,14 @@ from lmperf.own_packages import REMEDY, foreign_packages
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code (lmperf.exit_codes)."""
+    try:
+        return _main(argv)
+    except KeyboardInterrupt:
+        print("lmperf: interrupted", file=sys.stderr)
+        return ExitCode.INTERRUPTED
+
+
+def _main(argv: Sequence[str] | None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     foreign = foreign_packages()
     if foreign:

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from loadgen.summary.schema import AttainmentSummary, MetricSummary, Percentile, Summary, TenantSummary
+from tenants.measures.attainment import percent
 
 _VERDICT_STYLE = {"kept": "green", "broken": "bold red", "undecided": "yellow", "no_slo": "dim"}
 _VERDICT_WORD = {"kept": "kept", "broken": "BROKEN", "undecided": "undecided", "no_slo": "no SLO"}
@@ -80,7 +81,7 @@ def attainment_text(attained: AttainmentSummary | None) -> str:
     """``99.2%``, cut and not rounded (99.996% is not 100%); ``-`` without limits or requests."""
     if attained is None or attained.share is None:
         return "-"
-    return f"{int(attained.share * 1000 + 1e-9) / 10:.1f}%"
+    return f"{percent(attained.share)}%"
 
 
 def _figure(tenant: TenantSummary, metric: str, p: float) -> str:

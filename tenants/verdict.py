@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from tenants.measures.attainment import percent
 from tenants.measures.bootstrap import MIN_BLOCK_S, MIN_BLOCKS
 from tenants.measures.columns import Columns
 from tenants.measures.evidence import Evidence
@@ -140,8 +141,8 @@ def _judge_attainment(name: str, slo: Slo, target: float, evidence: Evidence) ->
         said = f"{name}: no requests to meet {limits_text(slo)}"
     else:
         digits = 1 if share < 0.985 else 2
-        ends = _ends(interval, lambda end: _percent(end, digits))
-        said = f"{name}: {_percent(share, digits)}%{ends} of requests met {limits_text(slo)}"
+        ends = _ends(interval, lambda end: percent(end, digits))
+        said = f"{name}: {percent(share, digits)}%{ends} of requests met {limits_text(slo)}"
     return Promise(
         objective=None,
         value=share,
@@ -196,11 +197,6 @@ def _sentence(said: str, verdict: Verdict, why: str) -> str:
 
 def _plain(number: float) -> str:
     return f"{number:.6f}".rstrip("0").rstrip(".")
-
-
-def _percent(share: float, digits: int) -> str:
-    # Cut, not rounded: 99.996% is not a full 100.00%.
-    return f"{math.floor(100 * share * 10**digits + 1e-9) / 10**digits:.{digits}f}"
 
 
 def _ms(ns: float) -> str:

@@ -25,9 +25,17 @@ EXIT_OK, EXIT_FAILED, EXIT_BAD_CONFIGURATION, EXIT_CANNOT_SERVE = 0, 1, 104, 106
 _log = logging.getLogger(__name__)
 
 
+def port_number(text: str) -> int:
+    """A port for argparse: 0 to 65535."""
+    number = int(text)
+    if not 0 <= number <= 65535:
+        raise argparse.ArgumentTypeError(f"{text} is no port: 0 to 65535")
+    return number
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-    parser.add_argument("--port", type=int, default=0, help="port to listen on; 0, the default, takes a free one")
+    parser.add_argument("--port", type=port_number, default=0, help="port to listen on; 0, the default, takes a free one")
     parser.add_argument(
         "--server-model",
         default=DEFAULT_PRESET,

@@ -137,6 +137,8 @@ class EmulatorProcess:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             env=environment,
+            # A terminal's Ctrl-C is for the run, which still needs its server while it drains.
+            start_new_session=True,
         )
         self._readers = [asyncio.create_task(self._collect_stderr(self._process))]
 

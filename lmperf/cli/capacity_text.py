@@ -57,6 +57,8 @@ def sentence(answer: CapacityAnswer, found: PolicyCapacity) -> str:
     """What was found of one policy, in one sentence (two where replicas were asked for)."""
     study, capacity, label = answer.study, found.capacity, found.choice.label
     point = capacity.found
+    if point is None and not capacity.points:
+        return f"{label}: no load was tried."
     if point is None:
         tried = f" (tried down to {capacity.points[0].load:.3g})" if capacity.points else ""
         who = f": {capacity.first_to_break} misses its target" if capacity.first_to_break else ""

@@ -11,7 +11,7 @@ from rich.table import Table
 from loadgen.offline.fidelity import FidelityRow
 from loadgen.offline.verdicts import Figure, PolicyVerdict
 from loadgen.recorder import Recorder
-from tenants.measures.attainment import attainment, goodput
+from tenants.measures.attainment import attainment, goodput, percent
 from tenants.measures.percentile import PercentileValue
 from tenants.slo import Metric
 
@@ -52,7 +52,7 @@ def print_as_captured(console: Console, runs: Mapping[str, Recorder]) -> None:
                 label if index == 0 else "",
                 tenant.name,
                 *cells,
-                "-" if share is None else f"{share:.1%}",
+                "-" if share is None else f"{percent(share)}%",
                 f"{goodput(rows, tenant.slo, window_s).requests_per_s:.2f}",
             )
         table.add_section()
@@ -63,8 +63,8 @@ def print_verdicts(console: Console, verdicts: Sequence[PolicyVerdict], noisy: S
     """Decay, interference, attainment and throughput of every policy; below it every tenant's tail at both loads."""
     grown = ", ".join(noisy) or "every tenant"
     table = _table(f"P99 decay and interference: {loads}; {grown} grows. [95% interval over seeds]")
-    for column in ("policy", "decay all", "decay in contract", "rho", "worst attained", "throughput", "Jain"):
-        table.add_column(column, justify="left" if column == "policy" else "right", no_wrap=True)
+    for column in ("policy", "decay all", "decay in contract", "rho", "worst in contract", "throughput", "Jain"):
+        table.add_column(column, justify="left" if column == "policy" else "right", overflow="fold")
     for verdict in verdicts:
         table.add_row(
             verdict.label,
@@ -73,11 +73,12 @@ def print_verdicts(console: Console, verdicts: Sequence[PolicyVerdict], noisy: S
             verdict.rho.format(2),
             verdict.worst_attainment.format(1, 100.0),
             verdict.throughput_ratio.format(3),
-            verdict.jain.format(3),
+            "-" if verdict.jain.value is None else f"{verdict.jain.value:.3f}",
         )
     table.caption = (
         "decay: TTFT P99 raised / baseline, mean over tenants; rho: 1 - P99 baseline / raised, mean over those in contract, "
-        "signed; worst attained: % of the least attained tenant in contract, raised load; throughput: against the first row"
+        "signed; worst in contract: attainment of the least attained tenant in contract, %, raised load; throughput: against "
+        "the first row"
     )
     console.print(table)
     _print_tenants(console, verdicts)

@@ -28,7 +28,7 @@ from loadgen.report.comparison import Comparison, FidelityTable
 from loadgen.report.render import write_comparison
 from loadgen.summary.build import summarise
 from scheduler.server_model.spec import encode_server_model
-from tenants.measures.attainment import attainment
+from tenants.measures.attainment import attainment, percent
 from tenants.measures.percentile import PercentileValue
 from tenants.slo import Metric
 
@@ -75,7 +75,7 @@ def _conclude(console: Console, live: Mapping[str, RunResult], answer: TraceAnsw
     console.print(
         "How to read it: 'kept' is the share of the tenant's requests that met all its limits. The simulator was calibrated "
         "from\nthe fifo run's client-side timestamps alone; where a policy ran live too, compare the two columns. A run of "
-        "25 s is too\nshort for a verdict at 99%, so verdicts above say 'undecided' unless the SLO is clearly broken.\n",
+        "25 s is too\nshort for a verdict at 99%, so every verdict above says 'undecided'.\n",
         soft_wrap=True,
     )
     runs = {f"{policy} (live)": result.summary for policy, result in live.items()}
@@ -129,8 +129,8 @@ def _table(live: Mapping[str, RunResult], simulated: Mapping[str, Recorder]) -> 
                 tenant.name,
                 "" if p99 is None else f"{p99.text(0)} ms",
                 _ms(recorder.histogram(Metric.TTFT, tenant.name).percentile(99.0)),
-                "" if kept is None else f"{kept:.1%}",
-                "-" if share is None else f"{share:.1%}",
+                "" if kept is None else f"{percent(kept)}%",
+                "-" if share is None else f"{percent(share)}%",
                 "-" if tenant.slo.attainment is None else f"{tenant.slo.attainment:.0%}",
             )
         table.add_section()

@@ -24,16 +24,12 @@ from lmperf.scenario.load import Scenario, load_scenario
 from lmperf.scenario.resolve import resolve
 from lmperf.wiring.dispatching import slots_of
 from lmperf.wiring.known import installed
-from lmperf.wiring.results import free_folder
+from lmperf.wiring.results import FOREVER_NS, free_folder, window_as_run, write_results
 from lmperf.wiring.targets import wire_options
 from loadgen.recorder import Recorder
-from loadgen.summary.build import summarise
-from loadgen.summary.files import write_summary
 from loadgen.table import tenant_table
 from loadgen.trace.schema import TraceMetadata
 from scheduler.request import Outcome
-
-_FOREVER_NS = 1 << 62
 
 
 def main(argv: Sequence[str]) -> int:
@@ -114,7 +110,7 @@ def _traced(
             start_monotonic_ns=gateway.started_ns,
             start_utc=datetime.now(UTC).isoformat(timespec="milliseconds"),
         )
-        holder.append(Recorder(config.tenants, (0, _FOREVER_NS), directory, metadata=metadata))
+        holder.append(Recorder(config.tenants, (0, FOREVER_NS), directory, metadata=metadata))
 
     def on_outcome(outcome: Outcome) -> None:
         holder[0].on_outcome(outcome)
@@ -129,11 +125,11 @@ def _traced(
     if holder:
         recorder = holder[0]
         end_ns = int(recorder.columns().end_ns.max(initial=0)) + 1
-        recorder.close(msgspec.structs.replace(recorder.metadata, end_ns=end_ns, window_ns=(0, end_ns)))
-        summary = summarise(recorder)
-        write_summary(summary, directory)
+        recorder.window_ns = window_as_run(recorder.window_ns, cut_ns=None, ended_ns=end_ns)
+        metadata = msgspec.structs.replace(recorder.metadata, end_ns=end_ns, window_ns=recorder.window_ns)
+        result = write_results(recorder, None, metadata=metadata, directory=directory)
         from lmperf.console import results_console  # noqa: PLC0415 (only when there is a trace to show)
 
-        results_console().print(tenant_table(summary))
+        results_console().print(tenant_table(result.summary))
         print(f"trace in {directory}: lmperf simulate {directory}")
     return code

@@ -84,8 +84,16 @@ def _scenario(args: argparse.Namespace, choices: Sequence[PolicyChoice]) -> Work
             scenario, choices, seeds, processes=args.processes, on_progress=_counted(progress, "simulated runs")
         )
         progress.done()
-        _say_scenario(console, answer, seeds)
+        if not all(comparison.verdicts for comparison in answer.comparisons):
+            # Interrupted before any policy had both loads: there is nothing to compare.
+            raise KeyboardInterrupt
+        whole = len({seed for _, _, seed in answer.cells.results}) if answer.cells.interrupted else seeds
+        _say_scenario(console, answer, whole)
         _write(directory, [(c.noisy, c.verdicts) for c in answer.comparisons], command=args.argv, answer=answer)
+        if answer.cells.interrupted:
+            done, planned = len(answer.cells.results), len(list(answer.experiment.jobs()))
+            console.print(f"interrupted: {done} of {planned} simulated runs; figures are of what was finished")
+            raise KeyboardInterrupt
 
     return work
 

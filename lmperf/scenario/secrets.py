@@ -17,7 +17,9 @@ from lmperf.scenario.faults import Fault, Path, ScenarioError
 
 REDACTED = "***"
 REFERENCE = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
-_SECRET_HEADER = re.compile(r"authorization|api[-_]?key|token|secret|password|cookie|credential", re.IGNORECASE)
+_SECRET_HEADER = re.compile(
+    r"auth|key|tok|secret|passw|cookie|credential|subscription|session|signature", re.IGNORECASE
+)
 _SECRET_KEY = re.compile(r"authorization|api[-_]?key|secret|password|credential|(access|auth)[-_]?token", re.IGNORECASE)
 _SCHEME = re.compile(r"(bearer|basic|token)\s+", re.IGNORECASE)
 _OWNER_DEPTH: dict[str | int, int] = {"backend": 1, "tenants": 2}

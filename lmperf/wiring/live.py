@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import aiohttp
 import msgspec
 
 from backends.emulator.process import EmulatorProcess
@@ -251,7 +252,11 @@ class _Session:
         )
 
     async def _emulator_lateness(self, emulator: EmulatorProcess, recorder: Recorder) -> dict[str, object]:
-        stats = await emulator.stats()
+        try:
+            stats = await emulator.stats()
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            recorder.invalidate(f"the embedded server ended before the run did, so its lateness is not known: {error}")
+            return {}
         late_ns = stats.lateness_p99_ns or 0
         if late_ns > _EMULATOR_LATENESS_BOUND_NS:
             recorder.invalidate(

@@ -274,6 +274,8 @@ def _derived(
         in_contract=names if len(noisy) == len(names) else tuple(name for name in names if name not in noisy),
     )
     cells = run_experiment(experiment, processes=processes, on_progress=on_progress)
+    if cells.interrupted:
+        raise KeyboardInterrupt
     return Comparison(noisy, judge_policies(experiment, cells, BASELINE, RAISED))
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from multiprocessing import get_context
 
 from loadgen.offline.cell import CellJob, CellResult, Recipe, run_cell
+from loadgen.offline.workers import ignore_interrupts
 from scheduler.cost import CostModel
 from scheduler.server_model.spec import ServerModelSpec
 from scheduler.slots import Slots
@@ -85,9 +86,10 @@ class Experiment:
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """Results by (policy label, load label, seed)."""
+    """Results by (policy label, load label, seed). ``interrupted``: some are missing."""
 
     results: Mapping[tuple[str, str, int], CellResult]
+    interrupted: bool = False
 
     def of(self, policy: str, load: str) -> list[CellResult]:
         """A policy's results at a load, by seed."""
@@ -117,7 +119,7 @@ class Cells:
 def run_experiment(
     experiment: Experiment, *, processes: int | None = None, on_progress: OnProgress | None = None
 ) -> Cells:
-    """Simulate every cell over ``processes`` (default: all cores). KeyboardInterrupt keeps what is finished."""
+    """Simulate every cell over ``processes`` (default: all cores). An interrupt keeps what is finished, and is told."""
     jobs = list(experiment.jobs())
     workers = min(processes or os.cpu_count() or 1, len(jobs))
     results: dict[tuple[str, str, int], CellResult] = {}
@@ -127,15 +129,19 @@ def run_experiment(
         if on_progress is not None:
             on_progress(len(results), len(jobs))
 
-    if workers <= 1:
-        for job in jobs:
-            keep(job, run_cell(job))
-        return Cells(results)
-    with ProcessPoolExecutor(workers, mp_context=get_context("forkserver")) as pool:
+    pool: ProcessPoolExecutor | None = None
+    try:
+        if workers <= 1:
+            for job in jobs:
+                keep(job, run_cell(job))
+            return Cells(results)
+        pool = ProcessPoolExecutor(workers, mp_context=get_context("forkserver"), initializer=ignore_interrupts)
         waiting = {pool.submit(run_cell, job): job for job in jobs}
-        try:
-            for done in as_completed(waiting):
-                keep(waiting[done], done.result())
-        except KeyboardInterrupt:
+        for done in as_completed(waiting):
+            keep(waiting[done], done.result())
+    except KeyboardInterrupt:
+        return Cells(results, interrupted=True)
+    finally:
+        if pool is not None:
             pool.shutdown(wait=False, cancel_futures=True)
     return Cells(results)

@@ -17,7 +17,8 @@ Job = TypeVar("Job")
 Result = TypeVar("Result")
 
 
-def _ignore_interrupts() -> None:
+def ignore_interrupts() -> None:
+    """What a worker process does first: the parent alone hears the terminal's Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
@@ -53,7 +54,7 @@ class Workers:
             return results
         if self._pool is None:
             self._pool = ProcessPoolExecutor(
-                self.processes, mp_context=get_context("forkserver"), initializer=_ignore_interrupts
+                self.processes, mp_context=get_context("forkserver"), initializer=ignore_interrupts
             )
         waiting = [self._pool.submit(function, job) for job in jobs]
         try:

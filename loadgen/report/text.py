@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 from loadgen.offline.verdicts import Figure
 from loadgen.summary.schema import AttainmentSummary, IntervalSummary, Percentile, TenantSummary
 from loadgen.table import latency_text
+from tenants.measures.attainment import percent
 
 NOTHING = "–"
 
@@ -53,7 +52,7 @@ def share(value: float | None, digits: int = 1) -> str:
     if value is None:
         return NOTHING
     digits += 0.985 <= value < 1
-    return f"{math.floor(100 * value * 10**digits + 1e-9) / 10**digits:.{digits}f}%"
+    return f"{percent(value, digits)}%"
 
 
 def target(value: float | None) -> str:

@@ -78,8 +78,10 @@ def invoke(*args: object, cwd: Path, env: Mapping[str, str] | None = None) -> Do
     return Done(int(code), out.getvalue(), err.getvalue())
 
 
-def start(*args: object, cwd: Path, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
-    """``python -m lmperf ARGS``, running; what it prints is kept."""
+def start(
+    *args: object, cwd: Path, env: Mapping[str, str] | None = None, start_new_session: bool = False
+) -> subprocess.Popen[str]:
+    """``python -m lmperf ARGS``, running; what it prints is kept. ``start_new_session``: leader of a process group."""
     return subprocess.Popen(
         [sys.executable, "-m", "lmperf", *map(str, args)],
         cwd=cwd,
@@ -87,6 +89,7 @@ def start(*args: object, cwd: Path, env: Mapping[str, str] | None = None) -> sub
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=start_new_session,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 import pyarrow.parquet as pq
@@ -121,3 +122,37 @@ def test_what_a_killed_run_left_is_never_written_into(stopped, url):
     assert done.returncode in {0, 107}
     assert "results in killed-2" in done.stdout
     assert {path.name: path.read_bytes() for path in (folder / "killed/rows").iterdir()} == before
+
+
+def test_ctrl_c_in_a_terminal_reaches_the_embedded_server_too_and_loses_nothing(tmp_path):
+    """A terminal signals the whole process group; the run drains over its server, writes everything, and exits 105."""
+    (tmp_path / "embedded.yaml").write_text(
+        "version: 1\nduration_s: 600\ntenants:\n  chat: {rate: 30, prompt: 20, output: 5}\n", encoding="utf-8"
+    )
+    running = start("run", "embedded.yaml", "--output-dir", "run", cwd=tmp_path, start_new_session=True)
+    try:
+        rows = tmp_path / "run/rows/main-0.arrow"
+        until(lambda: rows.is_file() and rows.stat().st_size > 20_000, running)
+        os.killpg(running.pid, signal.SIGINT)
+        _, err = running.communicate(timeout=DEADLINE_S)
+    finally:
+        running.kill()
+        running.wait()
+    assert running.returncode == 105, err
+    assert "Traceback" not in err
+    assert summary_of(tmp_path / "run")["total"]["statuses"]["ok"] > 0
+
+
+def test_ctrl_c_in_a_simulation_says_so(tmp_path):
+    """Exit 105 and no traceback, whether or not there is something to compare yet; never a table that looks whole."""
+    running = start("simulate", "noisy-neighbour", "--output-dir", "sim", cwd=tmp_path, start_new_session=True)
+    try:
+        until((tmp_path / "sim/log.txt").is_file, running)
+        os.killpg(running.pid, signal.SIGINT)
+        _, err = running.communicate(timeout=DEADLINE_S)
+    finally:
+        running.kill()
+        running.wait()
+    assert running.returncode == 105, err
+    assert "Traceback" not in err
+    assert "interrupted" in err

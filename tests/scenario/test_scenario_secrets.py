@@ -7,6 +7,7 @@ import pickle
 import pytest
 
 from lmperf.scenario import ScenarioError, redact_argv, resolve, resolved_yaml, scenario_from_text
+from lmperf.scenario.secrets import is_secret
 
 VALUE = "sk-s3cr3t-0123456789"
 
@@ -144,3 +145,17 @@ def test_secrets_are_not_pickled_by_accident(load, secretive):
     """A scenario that travels to a worker process would carry its secrets in bytes: it refuses."""
     with pytest.raises(TypeError, match="secrets"):
         pickle.dumps(load(secretive).secrets)
+
+
+@pytest.mark.parametrize("name", ["Ocp-Apim-Subscription-Key", "X-Tok", "X-Session-Id", "X-Goog-Signature", "X-Auth"])
+def test_vendors_names_for_key_headers_are_secrets_too(name):
+    """A header that may hold a key is treated as one; what it is called is its vendor's business."""
+    assert is_secret(("backend", "headers", name))
+    assert is_secret(("tenants", "chat", "headers", name))
+    assert "AAASECRET" not in " ".join(redact_argv(["run", "--header", f"{name}=AAASECRET"]))
+
+
+@pytest.mark.parametrize("name", ["Accept", "User-Agent", "x-lmperf-tenant", "X-Request-Id"])
+def test_ordinary_headers_are_written_as_they_are(name):
+    """Else a run could not be repeated from its folder."""
+    assert not is_secret(("backend", "headers", name))
