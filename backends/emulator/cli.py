@@ -35,7 +35,9 @@ def port_number(text: str) -> int:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-    parser.add_argument("--port", type=port_number, default=0, help="port to listen on; 0, the default, takes a free one")
+    parser.add_argument(
+        "--port", type=port_number, default=0, help="port to listen on; 0, the default, takes a free one"
+    )
     parser.add_argument(
         "--server-model",
         default=DEFAULT_PRESET,

@@ -45,7 +45,9 @@ _LIMITS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", default=None, help="address to listen on (default: 127.0.0.1)")
-    parser.add_argument("--port", type=port_number, default=None, help="port to listen on; 0, the default, takes a free one")
+    parser.add_argument(
+        "--port", type=port_number, default=None, help="port to listen on; 0, the default, takes a free one"
+    )
     parser.add_argument(
         "--upstream", action="append", default=[], metavar="[NAME=]URL", help="a server to put requests to; repeatable"
     )
