@@ -7,6 +7,7 @@ live display that redraws from a thread would disturb what is measured); elsewhe
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -95,4 +96,6 @@ def results_console() -> Console:
     from rich.console import Console  # noqa: PLC0415 (only a command that has results needs it)
 
     console = Console(file=sys.stdout, highlight=False, markup=False)
-    return console if console.is_terminal else Console(file=sys.stdout, highlight=False, markup=False, width=128)
+    if console.is_terminal or "COLUMNS" in os.environ:
+        return console
+    return Console(file=sys.stdout, highlight=False, markup=False, width=128)

@@ -12,13 +12,13 @@ from tenants.verdict import limits_text
 def print_plan(plan: Plan) -> None:
     """Prints to stdout."""
     console = results_console()
-    console.print(f"scenario {plan.name}: {plan.description}")
+    console.print(f"scenario {plan.name}: {plan.description}" if plan.description else f"scenario {plan.name}")
     duration = "until its requests are sent" if plan.duration_ns is None else f"{plan.duration_ns / 1e9:g} s"
     window = plan.window
     judged = "" if window is None else f", judged {window.start_ns / 1e9:g} s to {window.end_ns / 1e9:g} s"
     console.print(f"arrivals: {duration}{judged}; seed {plan.seed}; load: {plan.at.value}")
     slots = plan.slots
-    queue = f"policy {plan.policy.name}, slots: {slots.sequences} sequences, {slots.prefill_tokens} prefill tokens"
+    queue = f"policy {plan.policy.name}, slots: {slots_text(slots.sequences, slots.prefill_tokens)}"
     console.print(f"queueing: {queue if plan.policy.queues else 'the target (no queue of ours)'}")
     console.print(f"backend: {plan.backend.url or plan.backend.kind} {plan.backend.server_model or ''}")
     if plan.saturation is not None:
@@ -31,6 +31,14 @@ def print_plan(plan: Plan) -> None:
     console.print(table)
     for warning in plan.warnings:
         console.print(f"warning: {warning}")
+
+
+def slots_text(sequences: object, prefill_tokens: object) -> str:
+    """``64 sequences, 2048 prefill tokens``; without a limit: ``unlimited``."""
+    parts = [
+        f"{n} {what}" for n, what in ((sequences, "sequences"), (prefill_tokens, "prefill tokens")) if n is not None
+    ]
+    return ", ".join(parts) or "unlimited"
 
 
 def _row(plan: Plan, planned: PlannedTenant) -> tuple[str, ...]:

@@ -32,6 +32,7 @@ from loadgen.offline.experiment import OnProgress, PolicyChoice
 from loadgen.offline.verdicts import PolicyVerdict
 from loadgen.report.comparison import Comparison, FidelityTable
 from loadgen.report.render import write_comparison
+from loadgen.summary.files import read_summary
 from scheduler.server_model.spec import encode_server_model
 
 DEFAULT_SEEDS = 20
@@ -109,6 +110,13 @@ def _say_scenario(console: Console, answer: ScenarioAnswer, seeds: int) -> None:
         print_verdicts(console, comparison.verdicts, comparison.noisy, loads="baseline against raised load")
 
 
+def _doubts(folder: Path) -> list[str]:
+    """Why the run of a folder must not be believed, as its summary says; nothing for a bare trace."""
+    if not (folder / "summary.json").is_file():
+        return []
+    return read_summary(folder).validity.reasons
+
+
 def _trace(args: argparse.Namespace, choices: Sequence[PolicyChoice]) -> Work:
     captured = captured_run(args.source, recorded=args.arrivals == "recorded")
     what_if = parse_what_if(args.settings, captured) if args.settings else None
@@ -118,6 +126,8 @@ def _trace(args: argparse.Namespace, choices: Sequence[PolicyChoice]) -> Work:
 
     def work(progress: Progress, console: Console, directory: Path) -> None:
         progress.stage(f"{args.source}: {len(captured.trace)} requests of {len(captured.tenants)} tenants")
+        for reason in _doubts(Path(args.source)):
+            console.print(f"the captured run was INVALID: {reason}", soft_wrap=True)
         if fit is not None:
             (directory / "server-model.json").write_bytes(encode_server_model(server))
             for warning in fit.warnings:

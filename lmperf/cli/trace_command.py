@@ -10,6 +10,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from lmperf.cli.plan_text import slots_text
 from lmperf.console import results_console
 from lmperf.exit_codes import ExitCode
 from lmperf.scenario.faults import ScenarioError
@@ -93,9 +94,9 @@ def _say_header(console: Console, trace: Trace) -> None:
     queue = f"policy {metadata.policy}" if metadata.queueing == "policy" else "queueing: target"
     statuses = trace.values("status")
     counts = ", ".join(f"{statuses.count(status):,} {status}" for status in dict.fromkeys(statuses))
-    console.print(
-        f"{metadata.kind} run, {queue}, slots {metadata.slots or 'unlimited'}: {counts or 'no rows'}", soft_wrap=True
-    )
+    known = metadata.slots or {}
+    slots = slots_text(known.get("sequences"), known.get("prefill_tokens"))
+    console.print(f"{metadata.kind} run, {queue}, slots {slots}: {counts or 'no rows'}", soft_wrap=True)
     if metadata.start_utc is not None:
         console.print(f"started {metadata.start_utc}, seed {metadata.seed}", soft_wrap=True)
 

@@ -35,8 +35,9 @@ FAST_MODEL = json.dumps(
 
 
 def environment(**more: str) -> dict[str, str]:
-    """The environment of a child that finds the checkout wherever it runs."""
-    return {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", **more}
+    """The environment of a child that finds the checkout wherever it runs, and prints as wide as into a pipe."""
+    inherited = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    return {**inherited, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", **more}
 
 
 def lmperf(
@@ -70,7 +71,9 @@ class Done:
 def invoke(*args: object, cwd: Path, env: Mapping[str, str] | None = None) -> Done:
     """``lmperf ARGS`` in this process."""
     out, err = io.StringIO(), io.StringIO()
-    with chdir(cwd), mock.patch.dict(os.environ, env or {}), redirect_stdout(out), redirect_stderr(err):
+    with chdir(cwd), mock.patch.dict(os.environ), redirect_stdout(out), redirect_stderr(err):
+        os.environ.pop("COLUMNS", None)
+        os.environ.update(env or {})
         try:
             code = main([*map(str, args)])
         except SystemExit as ended:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from cli_support import DEADLINE_S, ROOT, environment
+from cli_support import DEADLINE_S, ROOT, environment, invoke
 
 HEAVY = {
     "aiohttp", "asyncio", "hdrh", "httptools", "jinja2", "msgspec", "numpy", "plotly", "pyarrow", "pydantic",
@@ -130,3 +130,10 @@ def test_version_and_help_exit_with_0(tmp_path):
     assert help_text.returncode == 0
     for command in ("run", "simulate", "calibrate", "report", "compare", "trace", "validate", "emulate", "demo"):
         assert command in help_text.stdout
+
+
+def test_tables_are_as_wide_as_columns_says(tmp_path):
+    """A pipe has no width of its own; who sets COLUMNS means it."""
+    done = invoke("policies", cwd=tmp_path, env={"COLUMNS": "80"})
+    assert done.returncode == 0, done
+    assert max(len(line) for line in done.stdout.splitlines()) <= 80
