@@ -87,6 +87,9 @@ class TenantPolicy(ABC, Generic[S]):
     def _charge(self, state: S, request: Request, cost: float, now_ns: int) -> None:
         """``request`` of ``state`` is dispatched at an estimated ``cost``."""
 
+    def _charge_tokens(self, state: S, charge: Charge, request_id: int, new_tokens: int) -> None:
+        """A dispatched request gave ``new_tokens``; called only where ``charges_progress`` is set."""
+
     def _refund(self, state: S, charge: Charge, now_ns: int) -> None:
         """A dispatch is undone."""
 
@@ -197,12 +200,23 @@ class TenantPolicy(ABC, Generic[S]):
     def on_first_token(self, request_id: int, now_ns: int) -> None:  # noqa: ARG002 (part of the protocol)
         self._before(now_ns)
 
-    def on_progress(self, request_id: int, new_tokens: int, now_ns: int) -> None:  # noqa: ARG002 (part of the protocol)
-        self._before(now_ns)
+    def on_progress(self, request_id: int, new_tokens: int, now_ns: int) -> None:
+        self.on_progress_many(((request_id, new_tokens),), now_ns)
 
     def on_progress_many(self, counts: Sequence[tuple[int, int]], now_ns: int) -> None:
+        self._before(now_ns)
+        if not self.charges_progress:
+            return
+        charged: dict[str, S] = {}
         for request_id, new_tokens in counts:
-            self.on_progress(request_id, new_tokens, now_ns)
+            charge = self._charges.get(request_id)
+            state = None if charge is None else self._states.get(charge.state.name)
+            if charge is not None and state is not None:
+                self._charge_tokens(state, charge, request_id, new_tokens)
+                charged[state.name] = state
+        for state in charged.values():
+            self._held = None
+            self._touch(state)
 
     def on_finish(self, request_id: int, prompt_tokens: int, output_tokens: int, now_ns: int) -> None:
         self._before(now_ns)

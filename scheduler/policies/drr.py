@@ -86,22 +86,9 @@ class Drr(TenantPolicy[DeficitState]):
         state.deficit -= self._cost.prompt_weight * request.prompt_tokens
         self._generated[request.id] = 0
 
-    def on_progress(self, request_id: int, new_tokens: int, now_ns: int) -> None:
-        self.on_progress_many(((request_id, new_tokens),), now_ns)
-
-    def on_progress_many(self, counts: Sequence[tuple[int, int]], now_ns: int) -> None:
-        self._before(now_ns)
-        charged = {}
-        for request_id, new_tokens in counts:
-            charge = self._charges.get(request_id)
-            state = None if charge is None else self._states.get(charge.state.name)
-            if state is not None:
-                self._generated[request_id] += new_tokens
-                state.deficit -= self._cost.output_weight * new_tokens
-                charged[state.name] = state
-        for state in charged.values():
-            self._held = None
-            self._touch(state)
+    def _charge_tokens(self, state: DeficitState, charge: Charge, request_id: int, new_tokens: int) -> None:  # noqa: ARG002 (part of the hook)
+        self._generated[request_id] += new_tokens
+        state.deficit -= self._cost.output_weight * new_tokens
 
     def requeue(self, request: Request, now_ns: int) -> None:
         state = self._states[request.tenant]

@@ -12,7 +12,6 @@ weight, with L_in the longest prompt and M the KV tokens of the running batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar
 
 from scheduler.cost import CostModel
@@ -61,22 +60,9 @@ class Vtc(TenantPolicy[CounterState]):
     def _emptied(self, state: CounterState) -> None:
         self._last_left = state
 
-    def on_progress(self, request_id: int, new_tokens: int, now_ns: int) -> None:
-        self.on_progress_many(((request_id, new_tokens),), now_ns)
-
-    def on_progress_many(self, counts: Sequence[tuple[int, int]], now_ns: int) -> None:
-        self._before(now_ns)
-        charged = {}
-        for request_id, new_tokens in counts:
-            charge = self._charges.get(request_id)
-            state = None if charge is None else self._states.get(charge.state.name)
-            if charge is not None and state is not None:
-                self._generated[request_id] += new_tokens
-                state.counter += self._cost.output_weight * new_tokens / charge.weight
-                charged[state.name] = state
-        for state in charged.values():
-            self._held = None
-            self._touch(state)
+    def _charge_tokens(self, state: CounterState, charge: Charge, request_id: int, new_tokens: int) -> None:
+        self._generated[request_id] += new_tokens
+        state.counter += self._cost.output_weight * new_tokens / charge.weight
 
     def _refund(self, state: CounterState, charge: Charge, now_ns: int) -> None:  # noqa: ARG002 (part of the hook)
         state.counter -= self._cost.prompt_weight * charge.prompt_tokens / charge.weight
