@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import time
 from array import array
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from heapq import heappop, heappush
 
 import numpy as np
@@ -51,7 +51,9 @@ class Pacer:
         self._new_wakeup = wakeup
         self._monotonic = monotonic
         self._pushed: list[tuple[int, int, Request]] = []
+        self._ahead: Request | None = None
         self._more = False
+        self._pacing = False
         self._stopped = False
         self._waiting: asyncio.Future[None] | None = None
         self._lag = Histogram()
@@ -69,6 +71,21 @@ class Pacer:
         """
         heappush(self._pushed, (request.arrival_ns, request.id, request))
         self._wake()
+
+    def admit(self, request: Request) -> bool:
+        """Release one arrival here and now, counted like any other: if it is due and nothing that is due before it waits
+        for its turn. When False, push it.
+        """
+        now_ns = self._clock()
+        order = (request.arrival_ns, request.id)
+        if not self._pacing or self._stopped or request.arrival_ns > now_ns:
+            return False
+        if self._pushed and self._pushed[0][:2] < order:
+            return False
+        if self._ahead is not None and (self._ahead.arrival_ns, self._ahead.id) < order:
+            return False
+        self._record((request,), now_ns)
+        return True
 
     def close(self) -> None:
         """Nothing will be pushed any more: ``pace`` ends with what it has."""
@@ -88,20 +105,22 @@ class Pacer:
         """
         self._more = more
         schedule = iter(arrivals)
-        ahead = next(schedule, None)
+        self._ahead = next(schedule, None)
+        self._pacing = True
         alarm = self._new_wakeup(self._loop or asyncio.get_running_loop(), self._wake)
         try:
             while not self._stopped:
                 now_ns = self._clock()
                 due: list[Request] = []
                 while len(due) < _BATCH_MOST:
+                    ahead = self._ahead
                     if self._pushed and (ahead is None or self._pushed[0][:2] < (ahead.arrival_ns, ahead.id)):
                         if self._pushed[0][0] > now_ns:
                             break
                         due.append(heappop(self._pushed)[2])
                     elif ahead is not None and ahead.arrival_ns <= now_ns:
                         due.append(ahead)
-                        ahead = next(schedule, None)
+                        self._ahead = next(schedule, None)
                     else:
                         break
                 if due:
@@ -109,15 +128,16 @@ class Pacer:
                     yield due
                     # A pacer that is always late would else never let the sockets have their turn.
                     await asyncio.sleep(0)
-                elif ahead is None and not self._pushed and not self._more:
+                elif self._ahead is None and not self._pushed and not self._more:
                     return
                 else:
-                    await self._wait(alarm, self._next_deadline(ahead))
+                    await self._wait(alarm, self._next_deadline())
         finally:
+            self._pacing = False
             alarm.close()
 
-    def _next_deadline(self, ahead: Request | None) -> int | None:
-        deadlines = [request.arrival_ns for request in (ahead,) if request is not None]
+    def _next_deadline(self) -> int | None:
+        deadlines = [] if self._ahead is None else [self._ahead.arrival_ns]
         deadlines += [entry[0] for entry in self._pushed[:1]]
         return min(deadlines, default=None)
 
@@ -137,7 +157,7 @@ class Pacer:
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
 
-    def _record(self, due: list[Request], now_ns: int) -> None:
+    def _record(self, due: Sequence[Request], now_ns: int) -> None:
         self.released += len(due)
         self._lags_ns.extend([now_ns - request.arrival_ns for request in due])
         if len(self._lags_ns) >= _LAGS_KEPT:

@@ -97,6 +97,7 @@ class LookAhead:
         self._source = threading.Lock()
         self._room = threading.Event()
         self._given: dict[int, Call] = {}
+        self._held: dict[int, Call] = {}
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 
@@ -106,12 +107,12 @@ class LookAhead:
         return self._bytes_made - self._bytes_given
 
     def hold(self, requests: Iterable[Request]) -> None:
-        """Make the calls of requests that come from elsewhere (the first of every user), up to the limit."""
+        """Make the calls of requests that come from elsewhere (those of closed-loop users), up to the limit."""
         for request in requests:
             if self._held_bytes >= self._limit_bytes:
                 return
             call = self._make(request)
-            self._given[request.id] = call
+            self._held[request.id] = call
             self._held_bytes += len(call.body)
 
     def fill(self) -> None:
@@ -134,7 +135,11 @@ class LookAhead:
 
     def take(self, request_id: int) -> Call | None:
         """The call of a request that was given out or held, once; None for any other."""
-        return self._given.pop(request_id, None)
+        call = self._held.pop(request_id, None)
+        if call is None:
+            return self._given.pop(request_id, None)
+        self._held_bytes -= len(call.body)
+        return call
 
     def __iter__(self) -> Iterator[Request]:
         while True:

@@ -3,7 +3,9 @@
     source -> pacer -> driver (policy, slots) -> backend.generate -> outcome -> recorder
                  ^----------------- source.after(outcome) ----------------'
 
-One task a request, which lives from its arrival to its outcome. Nothing here grows with the run but the requests in flight.
+One task a request, which lives from its arrival to its outcome; a user's next request that is due at once goes on in the
+same task, so it is on the wire before the next answer is looked at. What can wait (the outcome's row, the call of a later
+request) waits (:mod:`loadgen.live.settle`). Nothing here grows with the run but the requests in flight.
 Ending: when nothing can arrive any more (``until_ns`` is past, ``num_prompts`` are released, or nothing is left that an
 arrival could follow) the run waits ``drain_s`` for answers; what is left is *unfinished*. ``stop`` (Ctrl-C) makes no more
 arrivals and drains; a second ``stop`` drains no longer.
@@ -14,10 +16,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from backends.outcome import outcome_of
-from backends.protocol import Call, Clock, ModelBackend
+from backends.protocol import Call, Clock, ModelBackend, WireResult
 from loadgen.live.calls import CallMaker, LookAhead
+from loadgen.live.settle import Settling
 from loadgen.pacer import Pacer
 from loadgen.workload.source import Source
 from scheduler.drivers.live import LiveDriver, NotServed, Ticket
@@ -73,6 +77,7 @@ class LiveRun:
         self._prepare_request = prepare_request or (lambda request: request)
         self._ahead = ahead or LookAhead(source.absolute(), calls.make)
         self._pacer = pacer or Pacer(clock)
+        self._settling = Settling(self._fail)
         self._tasks: set[asyncio.Task[None]] = set()
         self._users: list[Request] | None = None
         self._expected: set[int] = set()
@@ -92,6 +97,8 @@ class LiveRun:
         """Make the first calls, those of every user among them; before the clock starts."""
         self._users = [self._prepare_request(request) for request in self._source.start_closed(0)]
         self._ahead.hold(self._users)
+        for user in self._users:
+            self._foresee(user.tenant)
         self._ahead.fill()
 
     def stop(self) -> None:
@@ -156,10 +163,14 @@ class LiveRun:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None and self._failure is None:
-            self._failure = task.exception()
-            self._pacer.stop()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
         self._close_when_nothing_can_follow()
+
+    def _fail(self, error: BaseException) -> None:
+        """A part of lmperf broke: the run ends with what it raised."""
+        self._failure = self._failure or error
+        self._pacer.stop()
 
     def _close_when_nothing_can_follow(self) -> None:
         if not self._tasks:
@@ -168,24 +179,49 @@ class LiveRun:
         if all_made or (self._schedule_over and not self._expected and not self._tasks):
             self._pacer.close()
 
-    def _follow(self, outcome: Outcome) -> None:
-        """What arrives because ``outcome`` happened."""
+    def _follow(self, outcome: Outcome) -> Request | None:
+        """What arrives because ``outcome`` happened: the request, if it is due now; one that is due later is pushed."""
         if self._interrupted:
-            return
+            return None
         request = self._source.after(outcome)
-        if request is not None and (self._until_ns is None or request.arrival_ns < self._until_ns):
-            self._push(self._prepare_request(request))
+        if request is None or (self._until_ns is not None and request.arrival_ns >= self._until_ns):
+            return None
+        request = self._prepare_request(request)
+        if self._pacer.admit(request):
+            self._last_arrival_ns = max(self._last_arrival_ns, request.arrival_ns)
+            return request
+        self._push(request)
+        self._settling.add(partial(self._hold, request))
+        return None
 
     def _push(self, request: Request) -> None:
         self._expected.add(request.id)
         self._pacer.push(request)
 
+    def _hold(self, request: Request) -> None:
+        """Make the call of a request that is not due yet."""
+        if request.id in self._expected:
+            self._ahead.hold((request,))
+
+    def _foresee(self, tenant: str) -> None:
+        """Make the call of a request that will follow an answer of ``tenant``."""
+        request = self._source.foresee(tenant)
+        if request is not None:
+            self._ahead.hold((request,))
+
     # -- one request -------------------------------------------------------------------------------------------------
 
-    async def _serve(self, request: Request, call: Call | None) -> None:
+    async def _serve(self, first: Request, call: Call | None) -> None:
         task = asyncio.current_task()
         assert task is not None, "runs as a task"
         self._idle.clear()
+        request: Request | None = first
+        while request is not None:
+            request = await self._serve_one(request, call, task)
+            call = None if request is None else self._ahead.take(request.id)
+
+    async def _serve_one(self, request: Request, call: Call | None, task: asyncio.Task[None]) -> Request | None:
+        """Serve one request; what arrives because of it, if that is due at once."""
         if call is None:
             call = self._calls.make(request)
         ticket = self._driver.submit(request, on_abort=lambda _: task.cancel())
@@ -194,11 +230,23 @@ class LiveRun:
             delay_s = max(0, request.arrival_ns + request.cancel_after_ns - self._clock()) / 1e9
             cancel_timer = asyncio.get_running_loop().call_later(delay_s, self._cancel, ticket, task)
         try:
-            outcome = await self._wait(ticket) or await self._generate(ticket, call)
+            ended = await self._wait(ticket) or await self._generate(ticket, call)
         finally:
             if cancel_timer is not None:
                 cancel_timer.cancel()
-        self._emit(outcome)
+        self.done += 1
+        self.failed += ended.status is not Status.OK
+        self._unfinished += ended.status is Status.UNFINISHED
+        if isinstance(ended, Outcome):
+            outcome = ended
+            self._settling.add(partial(self._on_outcome, ended))
+        else:
+            outcome = Outcome(
+                request=request, status=ended.status, ended_ns=ended.ended_ns, finished_ns=ended.finished_ns
+            )
+            self._settling.add(partial(self._join, ticket, ended))
+        self._settling.add(partial(self._foresee, request.tenant))
+        return self._follow(outcome)
 
     async def _wait(self, ticket: Ticket) -> Outcome | None:
         """None once the request may run; its outcome if it never will."""
@@ -219,8 +267,10 @@ class LiveRun:
             self.queued -= 1
         return None
 
-    async def _generate(self, ticket: Ticket, call: Call) -> Outcome:
-        """Always reports to the driver that the request ended, whatever happened."""
+    async def _generate(self, ticket: Ticket, call: Call) -> Outcome | WireResult:
+        """Always reports to the driver that the request ended, whatever happened. The outcome of one that we ended, else
+        what the backend said.
+        """
         assert ticket.backend is not None, "granted"
         self.in_flight += 1
         try:
@@ -235,25 +285,23 @@ class LiveRun:
         finally:
             self.in_flight -= 1
         ticket.finished(result.status, result.prompt_tokens, result.output_tokens)
-        return outcome_of(
-            ticket.request,
-            result,
-            backend=ticket.backend,
-            enqueued_ns=ticket.enqueued_ns,
-            dispatched_ns=ticket.dispatched_ns,
+        return result
+
+    def _join(self, ticket: Ticket, result: WireResult) -> None:
+        self._on_outcome(
+            outcome_of(
+                ticket.request,
+                result,
+                backend=ticket.backend,
+                enqueued_ns=ticket.enqueued_ns,
+                dispatched_ns=ticket.dispatched_ns,
+            )
         )
 
     def _cancel(self, ticket: Ticket, task: asyncio.Task[None]) -> None:
         """The workload's own plan: this user gives up now."""
         ticket.abort_reason = AbortReason.CANCELLED
         task.cancel()
-
-    def _emit(self, outcome: Outcome) -> None:
-        self.done += 1
-        self.failed += outcome.status is not Status.OK
-        self._unfinished += outcome.status is Status.UNFINISHED
-        self._on_outcome(outcome)
-        self._follow(outcome)
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
@@ -271,6 +319,7 @@ class LiveRun:
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
+        self._settling.finish()
         self._driver.close()
 
 

@@ -191,6 +191,9 @@ class TraceWorkload:
             self._row_of[request_id] = (row, cycle)
         return following(request, previous, end_ns)
 
+    def foresee(self, tenant: str) -> Request | None:  # noqa: ARG002 (the protocol's: which row follows is the answers' choice)
+        return None
+
     def _requests(self, first_id: int, at: Int64s, row: Int64s, cycle: Int64s) -> list[Request]:
         rows = self._rows
         output = np.maximum(rows.output_tokens[row], 1)

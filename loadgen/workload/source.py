@@ -13,10 +13,12 @@ request in a live run and in its simulation, whichever finished first.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from heapq import merge
 from typing import Protocol
 
+import msgspec
 import numpy as np
 
 from loadgen.workload.arrivals import expected_arrivals
@@ -54,7 +56,13 @@ class Source(Protocol):
         """The first request of every closed-loop user, ascending by (arrival_ns, id)."""
 
     def after(self, outcome: Outcome) -> Request | None:
-        """What arrives because ``outcome`` happened; its arrival may lie in the future (think time)."""
+        """What arrives because ``outcome`` happened; its arrival may lie in the future (think time). Read of the outcome:
+        request, status, and when it ended."""
+
+    def foresee(self, tenant: str) -> Request | None:
+        """The next request that ``after`` will give for a closed-loop tenant, each once, its arrival not known yet: so
+        that what it says on the wire can be made while nothing waits for it. None where that is not known.
+        """
 
 
 class Workload:
@@ -99,6 +107,8 @@ class Workload:
         self._parts = {s.tenant.name: open_parts(s.traffic.arrivals, self._duration_s) for s in self._closed}
         self._closed_base = CLOSED_IDS if self._open else 0
         self._closed_made = dict.fromkeys((stream.tenant.name for stream in self._closed), 0)
+        self._places = {stream.tenant.name: place for place, stream in enumerate(self._closed)}
+        self._foreseen: dict[str, deque[Request]] = {stream.tenant.name: deque() for stream in self._closed}
         self._conversations: dict[str, Conversation] = {}
 
     @property
@@ -214,10 +224,27 @@ class Workload:
         arrival_ns = next_open_ns(self._parts[name], at_ns)
         if arrival_ns is None or arrival_ns >= self._end_ns or not self._may_make():
             return None
-        number = self._closed_made[name]
-        self._closed_made[name] = number + 1
-        request_id = self._closed_base + number * len(self._closed) + self._closed.index(stream)
-        return self._starts(stream, [request_id], [arrival_ns])[0]
+        foreseen = self._foreseen[name]
+        if foreseen:
+            return msgspec.structs.replace(foreseen.popleft(), arrival_ns=arrival_ns)
+        return self._starts(stream, [self._next_closed_id(name)], [arrival_ns])[0]
+
+    def foresee(self, tenant: str) -> Request | None:
+        foreseen = self._foreseen.get(tenant)
+        stream = self._by_name[tenant]
+        ahead = sum(map(len, self._foreseen.values()))
+        if foreseen is None or stream.traffic.sessions is not None:
+            return None
+        if self._limit is not None and self._made + ahead >= self._limit:
+            return None
+        request = self._starts(stream, [self._next_closed_id(tenant)], [0])[0]
+        foreseen.append(request)
+        return request
+
+    def _next_closed_id(self, tenant: str) -> int:
+        number = self._closed_made[tenant]
+        self._closed_made[tenant] = number + 1
+        return self._closed_base + number * len(self._closed) + self._places[tenant]
 
     def _may_make(self) -> bool:
         if self._limit is not None and self._made >= self._limit:

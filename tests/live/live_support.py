@@ -170,6 +170,9 @@ class ListSource:
     def after(self, outcome: Outcome) -> Request | None:
         return self.then.pop(outcome.request.id, None)
 
+    def foresee(self, tenant: str) -> Request | None:
+        return None
+
 
 @dataclass
 class Played:
@@ -204,10 +207,10 @@ def play(
     drain_s: float = 60.0,
     during: Iterable[tuple[float, Callable[[VirtualLoop, LiveRun], object]]] = (),
     played: Played | None = None,
-    on_outcome: Callable[[VirtualLoop, Outcome], object] = lambda _loop, _outcome: None,
+    on_end: Callable[[VirtualLoop, Outcome], object] = lambda _loop, _outcome: None,
 ) -> Played:
     """Run ``source`` against the scripted backend. ``during``: (ms, what to do then). ``played``: filled in, also by a run
-    that raises. ``on_outcome``: called with every outcome, in the step in which it is known."""
+    that raises. ``on_end``: called as the source is asked what follows an outcome, in the step in which it is known."""
     loop = VirtualLoop()
     calls = PlainCalls()
     played = played or Played([], ScriptedBackend(loop.clock, script), calls)
@@ -231,12 +234,14 @@ def play(
         )
         for at_ms, act in during:
             loop.call_at(at_ms / 1000, act, loop, run)
+        after = source.after
 
-        def keep(outcome: Outcome) -> None:
-            played.outcomes.append(outcome)
-            on_outcome(loop, outcome)
+        def ended(outcome: Outcome) -> Request | None:
+            on_end(loop, outcome)
+            return after(outcome)
 
-        return await run.run(keep)
+        source.after = ended
+        return await run.run(played.outcomes.append)
 
     try:
         played.end = loop.run_until_complete(main())

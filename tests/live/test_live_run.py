@@ -163,7 +163,7 @@ def test_a_slot_granted_to_a_request_that_ends_in_the_same_step_is_not_lost():
         request(3, 200),
         request(4, 200),
     ]
-    played = play(ListSource(requests), sequences=2, until_ms=300, drain_s=1.0, on_outcome=stall)
+    played = play(ListSource(requests), sequences=2, until_ms=300, drain_s=1.0, on_end=stall)
     assert (played.of(2).status, played.of(2).dispatched_ns) == (Status.TIMED_OUT, 20 * MS)
     assert 2 not in played.backend.calls
     assert [played.of(i).dispatched_ns for i in (3, 4)] == [200 * MS, 200 * MS]

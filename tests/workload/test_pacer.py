@@ -109,6 +109,33 @@ def test_pushed_requests_take_their_place_in_the_schedule():
     assert virtual(run) == [(50, 8), (100, 0), (200, 9), (300, 1), (300, 7), (400, 6)]
 
 
+def test_an_arrival_is_admitted_at_once_only_when_it_is_due_and_its_turn():
+    """Not before its deadline, not past one that was pushed before it, not when the pacer is stopped; counted with its
+    lag like any other."""
+
+    async def test(loop, pacer):
+        answers = []
+
+        async def consume():
+            async for _ in pacer.pace([request(0, 10 * MS)], more=True):
+                answers.append(pacer.admit(request(1, 12 * MS)))
+                loop.now_ns += 5 * MS
+                answers.append(pacer.admit(request(1, 12 * MS)))
+                pacer.push(request(2, 14 * MS))
+                answers.append(pacer.admit(request(3, 15 * MS)))
+                answers.append(pacer.admit(request(4, 13 * MS)))
+                pacer.stop()
+                answers.append(pacer.admit(request(5, 13 * MS)))
+
+        assert pacer.admit(request(9, 0)) is False
+        await consume()
+        assert answers == [False, True, False, True, False]
+        assert pacer.released == 3
+        assert pacer.lag.max_ns == 3 * MS
+
+    virtual(test)
+
+
 def test_stop_ends_the_schedule_where_it_is():
     """After stop nothing more is released."""
 

@@ -193,6 +193,24 @@ def test_closed_loop_draws_the_same_lengths_whatever_the_server_does():
     assert {(r.id, r.prompt_tokens) for r in fast} == {(r.id, r.prompt_tokens) for r in slow}
 
 
+def test_what_a_user_will_send_next_can_be_foreseen_and_foreseeing_changes_nothing():
+    """Each foreseen request is given later, with its arrival, id and lengths unchanged; a limit on the requests holds."""
+    plain = play(Workload([closed(4)], duration_s=None, num_prompts=30), lambda r: S)
+    workload = Workload([closed(4)], duration_s=None, num_prompts=30)
+    name = workload.tenants[0].name
+    foreseen: list[Request] = []
+
+    def service_ns(_):
+        while len(foreseen) < 40 and (request := workload.foresee(name)) is not None:
+            foreseen.append(request)
+        return S
+
+    assert play(workload, service_ns) == plain
+    assert len(foreseen) == 26
+    later = {r.id: (r.prompt_tokens, r.target_output_tokens) for r in plain}
+    assert all(later[r.id] == (r.prompt_tokens, r.target_output_tokens) for r in foreseen)
+
+
 def test_a_failed_user_pauses():
     """A user who is shed at once does not come back at the same instant for ever; nothing follows an unfinished run."""
     played = play(Workload([closed(1)], duration_s=10), lambda r: 0, status=Status.SHED)

@@ -1,0 +1,33 @@
+"""Work that can wait is done, in order, and what it raises is not lost."""
+
+from __future__ import annotations
+
+import asyncio
+
+from loadgen.live.settle import Settling
+
+
+async def test_pieces_are_done_in_order_without_being_asked_for():
+    done: list[int] = []
+    last = asyncio.Event()
+    settling = Settling(lambda error: done.append(-1))
+    for number in range(1000):
+        settling.add(lambda number=number: done.append(number))
+    assert done == []
+    settling.add(last.set)
+    await asyncio.wait_for(last.wait(), 30)
+    assert done == list(range(1000))
+
+
+async def test_finish_does_what_is_left_now_and_a_broken_piece_stops_no_other():
+    done: list[str] = []
+    errors: list[BaseException] = []
+    settling = Settling(errors.append)
+
+    def broken() -> None:
+        raise ValueError("broken")
+
+    for piece in (lambda: done.append("a"), broken, lambda: done.append("b")):
+        settling.add(piece)
+    settling.finish()
+    assert (done, [str(error) for error in errors]) == (["a", "b"], ["broken"])
