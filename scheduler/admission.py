@@ -5,6 +5,8 @@
 * ``shed_out_of_contract``: the contract's bucket, charged at arrival with the estimated cost and corrected at the end,
   is negative: work beyond the contracted share goes first;
 * ``reject_late``: ``now + own backlog / own share of the service rate + own prefill > arrival + TTFT limit``.
+
+While no tenant has a limit nothing is counted: every request would be admitted whatever the counts.
 """
 
 from __future__ import annotations
@@ -42,6 +44,17 @@ class _Account:
         self.contract = None if promised is None else _bucket(promised.rate, promised.burst, self.contract)
 
 
+def _is_limited(tenant: Tenant) -> bool:
+    limits = tenant.limits
+    return (
+        limits.max_queued is not None
+        or limits.requests_per_s is not None
+        or limits.tokens_per_s is not None
+        or limits.reject_late
+        or (limits.shed_out_of_contract and tenant.contract is not None)
+    )
+
+
 def _rate_limit(rate: float | None, burst_s: float, present: TokenBucket | None) -> TokenBucket | None:
     return None if rate is None else _bucket(rate, max(rate * burst_s, 1.0), present)
 
@@ -57,14 +70,16 @@ class Admission:
     """Asked once per arrival; told about every change of the queue."""
 
     def __init__(self, tenants: Iterable[Tenant], cost: CostModel, prefill_rate: float) -> None:
+        self._limited = False
         self._cost = cost
         self._prefill_rate = prefill_rate
         self._accounts: dict[str, _Account] = {}
         self._admitted: dict[int, tuple[_Account, float]] = {}
         self._rate = ServiceRate(_START_RATE)
-        self.set_tenants(tenants)
+        self.set_tenants(tenants, ())
 
-    def set_tenants(self, tenants: Iterable[Tenant]) -> None:
+    def set_tenants(self, tenants: Iterable[Tenant], queued: Iterable[Request]) -> None:
+        """``queued``: what waits now; it stays admitted, and counts from now on if it did not yet."""
         accounts = {}
         for tenant in tenants:
             account = self._accounts.get(tenant.name)
@@ -74,12 +89,25 @@ class Admission:
                 account.configure(tenant)
             accounts[tenant.name] = account
         self._accounts = accounts
+        self._limited = self._limited or any(_is_limited(account.tenant) for account in accounts.values())
+        if self._limited:
+            for request in queued:
+                if request.id not in self._admitted:
+                    account = accounts[request.tenant]
+                    self._admit(account, request, self._cost.of(request.prompt_tokens, account.estimate.of(request)))
+
+    def _admit(self, account: _Account, request: Request, cost: float) -> None:
+        account.queued += 1
+        account.queued_cost += cost
+        self._admitted[request.id] = (account, cost)
 
     def refusal(self, request: Request, now_ns: int) -> Reject | None:
         """None admits (and charges) the request. Raises nothing; an unknown tenant is a refusal too."""
         account = self._accounts.get(request.tenant)
         if account is None:
             return Reject(request.id, RejectReason.UNKNOWN_TENANT)
+        if not self._limited:
+            return None
         output_tokens = account.estimate.of(request)
         cost = self._cost.of(request.prompt_tokens, output_tokens)
         tokens = request.prompt_tokens + output_tokens
@@ -98,9 +126,7 @@ class Admission:
             account.tokens.charge(tokens, now_ns)
         if account.contract is not None:
             account.contract.charge(cost, now_ns)
-        account.queued += 1
-        account.queued_cost += cost
-        self._admitted[request.id] = (account, cost)
+        self._admit(account, request, cost)
         return None
 
     def _is_late(self, account: _Account, request: Request, now_ns: int) -> bool:
@@ -114,6 +140,8 @@ class Admission:
 
     def left_queue(self, request_id: int, *, dispatched: bool) -> None:
         """A request was dispatched, or left the queue for good."""
+        if not self._limited or request_id not in self._admitted:
+            return
         account, cost = self._admitted[request_id]
         account.queued -= 1
         account.queued_cost -= cost
@@ -121,6 +149,8 @@ class Admission:
             self._rate.dispatched(cost)
 
     def requeued(self, request_id: int) -> None:
+        if request_id not in self._admitted:
+            return
         account, cost = self._admitted[request_id]
         account.queued += 1
         account.queued_cost += cost
@@ -128,6 +158,8 @@ class Admission:
 
     def ended(self, request_id: int, prompt_tokens: int, output_tokens: int, now_ns: int) -> None:
         """The truth about a request that was admitted; corrects the contract's bucket and the estimate."""
+        if not self._limited or request_id not in self._admitted:
+            return
         account, cost = self._admitted.pop(request_id)
         if account.contract is not None:
             account.contract.charge(self._cost.of(prompt_tokens, output_tokens) - cost, now_ns)
@@ -136,4 +168,5 @@ class Admission:
 
     def observe(self, now_ns: int, *, backlogged: bool) -> None:
         """Keeps the learnt service rate up to date."""
-        self._rate.observe(now_ns, backlogged=backlogged)
+        if self._limited:
+            self._rate.observe(now_ns, backlogged=backlogged)

@@ -83,6 +83,7 @@ class Dispatcher:
         self._context = PolicyContext(cost=config.cost, prefill_rate=config.prefill_rate)
         self.policy = build_policy(config.policy, config.options, self._context)
         self.policy.set_tenants(config.tenants, 0)
+        self._sheds = self.policy.sheds
         self._tenants = {tenant.name: tenant for tenant in config.tenants}
         self._admission = Admission(config.tenants, config.cost, config.prefill_rate)
         self._backends = {name: BackendSlots(name, slots) for name, slots in config.backends.items()}
@@ -118,15 +119,19 @@ class Dispatcher:
     def handle(self, event: AnyEvent) -> list[AnyAction]:
         """Take in one event; the actions are to be carried out in order, now."""
         self._actions = []
-        now_ns = event.now_ns
-        self._handlers[type(event)](event)
-        if type(event) is not Progress and type(event) is not ProgressMany:
-            # After the event, which may be what a timer waited for: an end at the very limit is an end, no time-out.
-            self._run_timers(now_ns)
+        kind = type(event)
+        self._handlers[kind](event)
+        if kind is not Progress and kind is not ProgressMany:
+            now_ns = event.now_ns
+            if self._timers:
+                # After the event, which may be what a timer waited for: an end at the very limit is an end, no time-out.
+                self._run_timers(now_ns)
             self._fill(now_ns)
             # After the selections, each of which may bring forward another request that is already late.
-            self._expire_late(now_ns)
-            self._ask_to_wake()
+            if self._sheds:
+                self._expire_late(now_ns)
+            if self._timers or self._sheds:
+                self._ask_to_wake()
         return self._actions
 
     # -- events ------------------------------------------------------------------------------------------------------
@@ -186,7 +191,7 @@ class Dispatcher:
         if running is None:
             return
         running.backend.release(request_id)
-        self._timers.clear(request_id, *Timer)
+        self._timers.clear_all(request_id)
         self._admission.ended(request_id, prompt_tokens, output_tokens, now_ns)
         if running.generation == self._generation:
             self.policy.on_finish(request_id, prompt_tokens, output_tokens, now_ns)
@@ -202,11 +207,11 @@ class Dispatcher:
         running = self._outstanding[request_id]
         if running.aborted is None:
             running.aborted = reason
-            self._timers.clear(request_id, *Timer)
+            self._timers.clear_all(request_id)
             self._actions.append(Abort(request_id, reason))
 
     def _dropped_from_queue(self, request_id: int, now_ns: int) -> None:
-        self._timers.clear(request_id, *Timer)
+        self._timers.clear_all(request_id)
         self._admission.left_queue(request_id, dispatched=False)
         self._admission.ended(request_id, 0, 0, now_ns)
 
@@ -244,7 +249,7 @@ class Dispatcher:
             self._dropped_from_queue(request.id, event.now_ns)
             self._actions.append(Expire(request.id, RejectReason.UNKNOWN_TENANT))
         self.policy.set_tenants(event.tenants, event.now_ns)
-        self._admission.set_tenants(event.tenants)
+        self._admission.set_tenants(event.tenants, self.policy)
         self._tenants = {tenant.name: tenant for tenant in event.tenants}
 
     def _policy_changed(self, event: PolicyChanged) -> None:
@@ -253,6 +258,7 @@ class Dispatcher:
         for request in sorted(self.policy, key=lambda r: (r.arrival_ns, r.id)):
             policy.enqueue(request, event.now_ns)
         self.policy = policy
+        self._sheds = policy.sheds
         self._generation += 1
 
     def _tick(self, event: Tick) -> None:  # noqa: ARG002 (its time is its message)
@@ -272,8 +278,6 @@ class Dispatcher:
                 )
 
     def _expire_late(self, now_ns: int) -> None:
-        if not self.policy.sheds:
-            return
         for request in self.policy.expired(now_ns):
             self._dropped_from_queue(request.id, now_ns)
             self._actions.append(Expire(request.id, RejectReason.LATE))
@@ -281,11 +285,14 @@ class Dispatcher:
     def _fill(self, now_ns: int) -> None:
         """Dispatch while something is queued and a backend has room: the queue is work-conserving."""
         policy = self.policy
-        while len(policy):
+        queued = len(policy)
+        while queued:
             backend = self._backend_with_room()
             if backend is None:
                 break
             request = policy.select(now_ns)
+            # Selecting may shed others, so the policy is asked each time.
+            queued = len(policy)
             if request is None:
                 break
             backend.occupy(request)
@@ -293,7 +300,7 @@ class Dispatcher:
             self._timers.clear(request.id, Timer.TTL)
             self._admission.left_queue(request.id, dispatched=True)
             self._actions.append(Dispatch(request, backend.name))
-        self._admission.observe(now_ns, backlogged=bool(len(policy)))
+        self._admission.observe(now_ns, backlogged=queued > 0)
 
     def _backend_with_room(self) -> BackendSlots | None:
         best: BackendSlots | None = None

@@ -23,9 +23,17 @@ class Timers:
         self._live[request_id, timer] = at_ns
         heapq.heappush(self._heap, (at_ns, request_id, timer))
 
-    def clear(self, request_id: int, *timers: Timer) -> None:
-        for timer in timers:
-            self._live.pop((request_id, timer), None)
+    def __bool__(self) -> bool:
+        return bool(self._live)
+
+    def clear_all(self, request_id: int) -> None:
+        if self._live:
+            for timer in Timer:
+                self.clear(request_id, timer)
+
+    def clear(self, request_id: int, timer: Timer) -> None:
+        if self._live.pop((request_id, timer), None) is None:
+            return
         if len(self._heap) > 2 * len(self._live) + 64:
             self._heap = [(at_ns, *key) for key, at_ns in self._live.items()]
             heapq.heapify(self._heap)

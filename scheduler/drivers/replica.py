@@ -87,10 +87,12 @@ class Replica:
         simulation = self._simulation
         if self.log is not None:
             self._log(self.log, plan, result)
-        now_ns = self._simulation.now_ns
+        now_ns = simulation.now_ns
         self._reporting = True
         for sequence, tokens in result.prefilled:
-            simulation.handle(PrefillProgress(now_ns, sequence.request.id, tokens))
+            # A first token tells that its prompt is prefilled, here as in a live run.
+            if sequence.prefill_left or sequence not in result.first_tokens:
+                simulation.handle(PrefillProgress(now_ns, sequence.request.id, tokens))
         for sequence in result.first_tokens:
             simulation.handle(FirstToken(now_ns, sequence.request.id))
         for sequence in result.finished:

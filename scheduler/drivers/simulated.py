@@ -3,7 +3,8 @@
 One simpy process for the arrivals, one chain of events per replica (:mod:`scheduler.drivers.replica`): an event a *run of
 steps*, never one a token or a process a request.
 
-What happens at the end of a step is reported in this order: prefilled chunks, first tokens, ends; each may dispatch more.
+What happens at the end of a step is reported in this order: prefilled chunks (but a prompt's last, which its first token
+tells), first tokens, ends; each may dispatch more.
 """
 
 from __future__ import annotations

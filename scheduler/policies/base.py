@@ -24,31 +24,37 @@ Key = tuple[float | int, ...]
 
 
 class TenantState:
-    """What every policy keeps of a tenant; policies add their accounts in a subclass."""
+    """What every policy keeps of a tenant; policies add their accounts in a subclass. ``watched``: the request whose
+    turning late is in the heap of latenesses."""
 
-    __slots__ = ("estimate", "name", "queue", "tenant", "weight")
+    __slots__ = ("estimate", "name", "queue", "tenant", "watched", "weight")
 
     def __init__(self, tenant: Tenant) -> None:
         self.name = tenant.name
         self.queue = TenantQueue()
+        self.watched: Request | None = None
         self.estimate = OutputEstimate(tenant)
         self.configure(tenant)
 
     def configure(self, tenant: Tenant) -> None:
         self.tenant = tenant
         self.weight = tenant.weight
+        self.watched = None
 
 
 class Charge:
-    """What a dispatched request was charged, kept until it ends: the estimated cost and the weight it was charged at."""
+    """What a dispatched request was charged, kept until it ends: the estimated cost and the weight it was charged at.
+    ``awaits_token``: no first token came yet."""
 
-    __slots__ = ("cost", "prompt_tokens", "state", "weight")
+    __slots__ = ("arrival_ns", "awaits_token", "cost", "prompt_tokens", "state", "weight")
 
-    def __init__(self, state: TenantState, prompt_tokens: int, cost: float, weight: float) -> None:
+    def __init__(self, state: TenantState, request: Request, cost: float, weight: float) -> None:
         self.state = state
-        self.prompt_tokens = prompt_tokens
+        self.arrival_ns = request.arrival_ns
+        self.prompt_tokens = request.prompt_tokens
         self.cost = cost
         self.weight = weight
+        self.awaits_token = True
 
 
 S = TypeVar("S", bound=TenantState)
@@ -140,7 +146,9 @@ class TenantPolicy(ABC, Generic[S]):
         self._push(state, request)
         if was_idle:
             self._backlogged(state, now_ns)
-        self._touch(state)
+        if state.queue.on_time.head() is request:
+            # Behind another one it changes nothing about its tenant.
+            self._touch(state)
 
     def _push(self, state: S, request: Request) -> None:
         self._held = None
@@ -163,7 +171,7 @@ class TenantPolicy(ABC, Generic[S]):
         state = self._where.pop(request.id)
         state.queue.remove(request.id)
         cost = self._cost.of(request.prompt_tokens, state.estimate.of(request))
-        self._charges[request.id] = Charge(state, request.prompt_tokens, cost, state.weight)
+        self._charges[request.id] = Charge(state, request, cost, state.weight)
         self._charge(state, request, cost, now_ns)
         if not state.queue:
             self._emptied(state)
@@ -274,15 +282,23 @@ class TenantPolicy(ABC, Generic[S]):
         if head is None:
             self._ready.discard(state.name)
             self._turning_late.discard(state.name)
+            state.watched = None
             return
         self._ready.set(state.name, (*self._key(state), head.arrival_ns, head.id))
-        if self._late.mode is Late.KEEP:
+        if self._late.mode is not Late.KEEP:
+            self._watch(state)
+
+    def _watch(self, state: S) -> None:
+        """Keep in the heap of latenesses when the on-time head of ``state`` will turn late."""
+        on_time = state.queue.on_time.head()
+        if on_time is not None and on_time is state.watched:
             return
         limit_ns = state.tenant.slo.ttft_ns
-        on_time = state.queue.on_time.head()
         if limit_ns is None or on_time is None:
+            state.watched = None
             self._turning_late.discard(state.name)
         else:
+            state.watched = on_time
             self._turning_late.set(state.name, (self._late.late_after_ns(on_time, limit_ns), on_time.id))
 
     def _sort_out_late(self, now_ns: int) -> None:

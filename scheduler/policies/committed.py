@@ -132,15 +132,17 @@ class Committed(TenantPolicy[CreditState]):
 
     def _touch(self, state: CreditState) -> None:
         super()._touch(state)
-        self._entitled.discard(state.name)
-        self._broke.discard(state.name)
         head = state.queue.on_time.head()
         if head is None:
+            self._entitled.discard(state.name)
+            self._broke.discard(state.name)
             return
         credit = self._accrue(state, self._now_ns)
         if credit > 0:
+            self._broke.discard(state.name)
             self._entitled.set(state.name, self._entitled_key(state, head))
         else:
+            self._entitled.discard(state.name)
             wait_ns = -credit / self._committed_rate(state) * 1e9
             self._broke.set(state.name, (self._now_ns + int(wait_ns) + 1, head.id))
 

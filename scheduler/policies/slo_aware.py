@@ -70,7 +70,7 @@ class SloState(FairState):
     """``samples``: TTFTs in the window; ``awaiting``: requests without a first token; ``dispatched_cost`` in the window;
     ``contract``: its bucket, charged at arrival; ``priority``: the remaining slack of the present epoch."""
 
-    __slots__ = ("arrivals", "awaiting", "contract", "contract_charges", "dispatched_cost", "priority", "samples")
+    __slots__ = ("awaiting", "contract", "contract_charges", "dispatched_cost", "priority", "samples")
 
     def __init__(self, tenant: Tenant, window_ns: int) -> None:
         self.samples = WindowedQuantile(window_ns)
@@ -79,7 +79,6 @@ class SloState(FairState):
         self.priority = 1.0
         self.contract: TokenBucket | None = None
         self.contract_charges: dict[int, float] = {}
-        self.arrivals: dict[int, int] = {}
         super().__init__(tenant)
 
     def configure(self, tenant: Tenant) -> None:
@@ -99,9 +98,10 @@ class SloAware(FairQueueing[SloState]):
     def __init__(self, *, cost: CostModel, late: LateRule, options: SloAwareOptions) -> None:
         super().__init__(cost=cost, late=late)
         self._options = options
+        self._literal = options.reading is Reading.LITERAL
         self._window_ns = round(options.window_s * 1e9)
         self._epoch_ns = round(options.epoch_s * 1e9)
-        self._epoch = -1
+        self._next_epoch_ns = 0
         self._total_weight = 0.0
         self._dispatched: deque[tuple[int, SloState, float]] = deque()
         self._dispatched_cost = 0.0
@@ -118,9 +118,7 @@ class SloAware(FairQueueing[SloState]):
         return state.weight / state.priority
 
     def _key(self, state: SloState) -> Key:
-        if self._options.reading is Reading.LITERAL:
-            return (-state.priority,)
-        return super()._key(state)
+        return (-state.priority,) if self._literal else (state.start,)
 
     # -- what is observed --------------------------------------------------------------------------------------------
 
@@ -157,19 +155,17 @@ class SloAware(FairQueueing[SloState]):
     def on_first_token(self, request_id: int, now_ns: int) -> None:
         super().on_first_token(request_id, now_ns)
         charge = self._charges.get(request_id)
-        if charge is None:
+        if charge is None or not charge.awaits_token:
             return
+        charge.awaits_token = False
         state = self._states.get(charge.state.name)
-        if state is not None:
-            arrival_ns = state.arrivals.pop(request_id, None)
-            if arrival_ns is not None:
-                state.awaiting.discard(request_id)
-                state.samples.add(now_ns, now_ns - arrival_ns)
-                self._touched.add(state.name)
+        if state is not None and state is charge.state:
+            state.awaiting.discard(request_id)
+            state.samples.add(now_ns, now_ns - charge.arrival_ns)
+            self._touched.add(state.name)
 
     def _charge(self, state: SloState, request: Request, cost: float, now_ns: int) -> None:
         super()._charge(state, request, cost, now_ns)
-        state.arrivals[request.id] = request.arrival_ns
         self._count_dispatch(state, cost, now_ns)
 
     def _refund(self, state: SloState, charge: Charge, now_ns: int) -> None:
@@ -182,23 +178,24 @@ class SloAware(FairQueueing[SloState]):
         self._dispatched_cost += cost
 
     def on_finish(self, request_id: int, prompt_tokens: int, output_tokens: int, now_ns: int) -> None:
-        state = self._states.get(self._charges[request_id].state.name)
+        charge = self._charges[request_id]
+        state = self._states.get(charge.state.name)
         super().on_finish(request_id, prompt_tokens, output_tokens, now_ns)
         if state is None:
             return
-        state.arrivals.pop(request_id, None)
-        state.awaiting.discard(request_id)
-        charged = state.contract_charges.pop(request_id, None)
-        if charged is not None and state.contract is not None:
-            state.contract.charge(self._cost.of(prompt_tokens, output_tokens) - charged, now_ns)
+        if charge.awaits_token:
+            state.awaiting.discard(request_id)
+        if state.contract_charges:
+            charged = state.contract_charges.pop(request_id, None)
+            if charged is not None and state.contract is not None:
+                state.contract.charge(self._cost.of(prompt_tokens, output_tokens) - charged, now_ns)
 
     # -- the epochs --------------------------------------------------------------------------------------------------
 
     def _before(self, now_ns: int) -> None:
-        epoch = now_ns // self._epoch_ns
-        if epoch <= self._epoch:
+        if now_ns < self._next_epoch_ns:
             return
-        self._epoch = epoch
+        self._next_epoch_ns = (now_ns // self._epoch_ns + 1) * self._epoch_ns
         while self._dispatched and self._dispatched[0][0] <= now_ns - self._window_ns:
             _, tenant, cost = self._dispatched.popleft()
             tenant.dispatched_cost -= cost
@@ -211,7 +208,7 @@ class SloAware(FairQueueing[SloState]):
                 continue
             before = state.priority
             state.priority = self._slack(state, now_ns)
-            if state.priority != before and self._options.reading is Reading.LITERAL:
+            if state.priority != before and self._literal:
                 self._touch(state)
             if not state.awaiting and not state.samples and state.priority == 1.0:
                 idle.append(name)
@@ -222,7 +219,7 @@ class SloAware(FairQueueing[SloState]):
         if objective is None:
             return 1.0
         state.samples.expire(now_ns)
-        if self._options.reading is Reading.BOOST and not self._earns_boost(state, now_ns):
+        if not self._literal and not self._earns_boost(state, now_ns):
             return 1.0
         ages = state.awaiting.ages_ns(now_ns)
         if len(state.samples) < self._options.min_samples:

@@ -102,6 +102,18 @@ def test_new_terms_start_a_new_bucket():
     assert _reason(core.handle(Arrived(0, request(1, "a")))) is None
 
 
+def test_a_limit_that_is_set_while_requests_wait_counts_them():
+    """Two wait when ``max_queued: 2`` is set: the next is refused; after one was dispatched there is room again."""
+    core = dispatcher([tenant("a"), tenant("b")], sequences=1)
+    for number in range(3):
+        core.handle(Arrived(0, request(number, "a")))
+    core.handle(TenantsChanged(0, (_limited(max_queued=2), tenant("b"))))
+    assert _reason(core.handle(Arrived(0, request(3, "a")))) is RejectReason.QUEUE_FULL
+    core.handle(Finished(0, 0, Status.OK, 10, 1))
+    assert _reason(core.handle(Arrived(0, request(4, "a")))) is None
+    assert _reason(core.handle(Arrived(0, request(5, "a")))) is RejectReason.QUEUE_FULL
+
+
 def test_reject_late_refuses_what_cannot_meet_its_limit():
     """now + own backlog / own service rate + own prefill > arrival + limit: refused at once, by tenant."""
     late = tenant("a", ttft_ms=1_000.0, limits=QueueLimits(reject_late=True))
