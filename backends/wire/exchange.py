@@ -118,12 +118,17 @@ class Exchange:
 
     async def _on(self, connection: Connection, pool: Pool, data: bytes) -> Response:
         loop = asyncio.get_running_loop()
-        self._answer = self._answer_factory(self._on_tokens)
+        at_once = self._response is None and not self._connect_ns and self._options.max_connections is None
+        if self._response is not None:
+            self._answer = self._answer_factory(self._on_tokens)
         response = self._response = Response(self._answer, self._options, loop)
         reusable = False
         try:
             connection.send(data, response)
-            self._watch()
+            if at_once:
+                self._watch_new(loop)
+            else:
+                self._watch()
             await response.done
             reusable = response.reusable
         finally:
@@ -134,6 +139,14 @@ class Exchange:
             pool.release(connection, reusable=reusable)
             response.release()
         return response
+
+    def _watch_new(self, loop: asyncio.AbstractEventLoop) -> None:
+        """:meth:`_watch` for a request that was sent at once: no limit can have passed yet."""
+        options = self._options
+        limits_s = (options.total_timeout_s, options.first_token_timeout_s, options.token_timeout_s)
+        told_s = [limit_s for limit_s in limits_s if limit_s is not None]
+        if told_s:
+            self._timer = loop.call_later(min(told_s) + 0.001, self._watch)
 
     def _watch(self) -> None:
         """End the response when a time-out has passed, else look again when the next one could. One timer a request,

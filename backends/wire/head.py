@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import lru_cache
 from urllib.parse import urljoin
 
 from backends.wire.chunk import error_text
@@ -39,23 +40,39 @@ def request_bytes(
     """Head and body of a POST, as one write. ``proxy`` (http only) makes the target absolute. ValueError names a header
     that cannot be sent, never its value.
     """
-    through = proxy if origin.scheme == "http" else None
-    lines = [f"POST {origin if through else ''}{target} HTTP/1.1", f"host: {origin.host_header}"]
+    head = _start(origin, target, proxy if origin.scheme == "http" else None)
     for name, value in headers.items():
-        if name.lower() in _OWN:
-            continue
-        if not _TOKEN.match(name) or _BREAKS.search(value):
-            raise ValueError(f"header {name!r} cannot be sent: its name or value holds characters that HTTP forbids")
-        lines.append(f"{name}: {value}")
-    if through is not None and through.authorization is not None:
-        lines.append(f"proxy-authorization: {through.authorization}")
-    lines.append(f"accept-encoding: identity\r\ncontent-length: {len(body)}\r\n\r\n")
-    if _BREAKS.search(target) or " " in target:
-        raise ValueError(f"path {target!r} cannot be sent: it holds a space or a line break")
+        if not _is_ours(name):
+            if "\r" in value or "\n" in value or "\0" in value:
+                raise _unsendable(name)
+            head += f"{name}: {value}\r\n"
     try:
-        return "\r\n".join(lines).encode("latin-1") + body
+        return f"{head}content-length: {len(body)}\r\n\r\n".encode("latin-1") + body
     except UnicodeEncodeError as exc:
         raise ValueError("a header or the path holds characters outside Latin-1, which HTTP cannot carry") from exc
+
+
+@lru_cache(maxsize=256)
+def _start(origin: Origin, target: str, through: Proxy | None) -> str:
+    """The lines that all requests to one place begin with."""
+    if _BREAKS.search(target) or " " in target:
+        raise ValueError(f"path {target!r} cannot be sent: it holds a space or a line break")
+    lines = [f"POST {origin if through else ''}{target} HTTP/1.1", f"host: {origin.host_header}"]
+    if through is not None and through.authorization is not None:
+        lines.append(f"proxy-authorization: {through.authorization}")
+    return "\r\n".join([*lines, "accept-encoding: identity", ""])
+
+
+@lru_cache(maxsize=256)
+def _is_ours(name: str) -> bool:
+    """Whether the client writes that header itself. ValueError for a name that cannot be sent."""
+    if not _TOKEN.match(name):
+        raise _unsendable(name)
+    return name.lower() in _OWN
+
+
+def _unsendable(name: str) -> ValueError:
+    return ValueError(f"header {name!r} cannot be sent: its name or value holds characters that HTTP forbids")
 
 
 def http_fault(status: int, text: bytes) -> WireError:
