@@ -11,6 +11,7 @@ help:
 	@echo "make test-engines  the tests that need a real engine: vLLM on the CPU (installs 3.5 GB once, in a cache)"
 	@echo "make check         lint, types, import rules"
 	@echo "make bench         the benchmarks that docs/ quotes"
+	@echo "make fuzz          fuzz the HTTP and SSE decoding, guided by coverage (FUZZ_SECONDS=60)"
 	@echo "make lock          resolve requirements.lock again"
 
 setup: $(VENV)/.ready
@@ -46,6 +47,12 @@ imports: setup
 format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+FUZZ_SECONDS ?= 60
+
+fuzz: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(VENV)/fuzz atheris==3.0.0
+	PYTHONPATH=$(VENV)/fuzz $(BIN)/python -m tests.fuzz.fuzz_wire $(FUZZ_SECONDS)
 
 bench: setup
 	$(BIN)/python -m benchmarks.run_all

@@ -1,0 +1,77 @@
+"""What must hold for any bytes that a server sends: nothing is raised, and how they were cut into segments means nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from itertools import pairwise
+
+from backends.wire.answer import OpenAiAnswer
+from backends.wire.options import WireOptions
+from backends.wire.response import Response
+
+OPTIONS = WireOptions()
+HEADS = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n",
+    b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n",
+    b"HTTP/1.1 503 No\r\ncontent-type: application/json\r\nretry-after: 1\r\n\r\n",
+    b"",
+)
+"""What the fuzzed bytes follow, chosen by the first of them."""
+
+SEEDS = (
+    b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\ndata: [DONE]\n\n',
+    b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}\r\n\r\n: ping\r\n\r\n',
+    b'data:{"choices":[{"index":0,"text":"","token_ids":[1,2]}],"usage":{"completion_tokens":2}}\n\n',
+    b'event: error\ndata: {"error":{"message":"x","code":500}}\n\n',
+    b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":1}}\n\ndata: [DONE]\n\n',
+)
+
+
+class RaisedError(AssertionError):
+    """The decoder raised what only a bug of ours can raise."""
+
+
+def outcome(segments: Sequence[bytes], loop: asyncio.AbstractEventLoop) -> tuple[object, ...]:
+    """What a response fed with ``segments`` and then cut came to, its times left out."""
+    answer = OpenAiAnswer(lambda _now, _count: None)
+    response = Response(answer, OPTIONS, loop)
+    for number, segment in enumerate(segments):
+        if segment and not response.done.done():
+            response.feed(segment, number)
+    if not response.done.done():
+        response.eof(len(segments))
+    if not response.done.done():
+        raise RaisedError("an ended response is not done")
+    error = response.done.exception()
+    if error is not None:
+        raise RaisedError(f"{type(error).__name__}: {error}") from error
+    fault = response.fault or answer.fault
+    counts = answer.counts()
+    found = (
+        response.status,
+        None if fault is None else fault.error_class,
+        len(answer.chunk_ns),
+        answer.finish_reason,
+        answer.whole,
+        counts.output_tokens,
+        counts.prompt_tokens,
+        bytes(response.text),
+    )
+    response.release()
+    return found
+
+
+def check(head: int, body: bytes, places: Sequence[int], loop: asyncio.AbstractEventLoop) -> None:
+    """``body`` after a head, whole, cut at ``places`` and byte by byte: all three come to the same."""
+    stream = HEADS[head % len(HEADS)] + body
+    if head % len(HEADS) == 0:
+        # In one chunk of the transfer coding, so that the events are reached however they look.
+        stream = HEADS[0] + f"{len(body):x}\r\n".encode() + body + b"\r\n0\r\n\r\n" if body else HEADS[0] + b"0\r\n\r\n"
+    edges = [0, *sorted(place % (len(stream) + 1) for place in places), len(stream)]
+    whole = outcome([stream], loop)
+    for segments in ([stream[a:b] for a, b in pairwise(edges)], [stream[i : i + 1] for i in range(len(stream))]):
+        parts = outcome(segments, loop)
+        if parts != whole:
+            raise AssertionError(f"cut differently it came to {parts}, whole to {whole}")
