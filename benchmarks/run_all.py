@@ -14,6 +14,7 @@ BENCHMARKS = (
     "benchmarks.fidelity",
     "benchmarks.client_cost",
     "benchmarks.client_truth",
+    "benchmarks.client_workers",
     "benchmarks.gateway_overhead",
 )
 

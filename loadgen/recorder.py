@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,6 +70,21 @@ def lateness_bound_ns(tenants: Sequence[Tenant]) -> int:
     limits = [o.limit_ns for t in tenants for o in t.slo.objectives if o.metric is Metric.TTFT]
     limits += [t.slo.ttft_ns for t in tenants if t.slo.ttft_ns is not None]
     return max(LATENESS_FLOOR_NS, int(LATENESS_SHARE_OF_TTFT * min(limits, default=0)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecorderState:
+    """What a recorder holds but for its rows on disk, to be added to another's: plain data that travels between processes.
+    ``errors`` by (tenant code, class) and ``sent`` by tenant code, as in the columns; codes are places in ``names``.
+    """
+
+    names: tuple[str, ...]
+    columns: dict[str, NDArray[Any]]
+    histograms: HistogramSet
+    errors: Counter[tuple[int, str]]
+    sent: Counter[int]
+    disordered: int
+    reasons: tuple[str, ...]
 
 
 class Recorder:
@@ -167,6 +183,42 @@ class Recorder:
         if not len(self._store):
             self._writer.write_header()
         return merge_rows(self.run_dir, metadata=self.metadata)
+
+    def close_rows(self) -> None:
+        """Take in the rest and close the rows on disk; somebody else merges them."""
+        self.flush()
+        if self._writer is not None:
+            self._writer.close()
+
+    def state(self) -> RecorderState:
+        """All figures so far, for :meth:`absorb` of another recorder with the same window."""
+        self.flush()
+        self._feed.sync()
+        return RecorderState(
+            names=self.names,
+            columns=self._store.rows(),
+            histograms=self._histograms,
+            errors=self._errors,
+            sent=self._sent,
+            disordered=self._disordered,
+            reasons=tuple(self._reasons),
+        )
+
+    def absorb(self, state: RecorderState) -> None:
+        """Add another worker's figures, as if its outcomes had been recorded here; its rows on disk are its own."""
+        self.flush()
+        codes = [self._code(name) for name in state.names]
+        columns = dict(state.columns)
+        columns["tenant"] = np.array(codes, dtype=np.int32)[columns["tenant"]]
+        self._store.extend(columns)
+        self._histograms.add(state.histograms, codes)
+        for (code, error), n in state.errors.items():
+            self._errors[codes[code], error] += n
+        for code, n in state.sent.items():
+            self._sent[codes[code]] += n
+        self._disordered += state.disordered
+        for reason in state.reasons:
+            self.invalidate(reason)
 
     def columns(self) -> Columns:
         """Every row so far, as the measures read them."""

@@ -9,6 +9,7 @@ from lmperf.wiring.prompting import TokenizerError
 from lmperf.wiring.sources import SourceError
 from loadgen.summary.files import SummaryError
 from loadgen.trace.errors import TraceError
+from loadgen.workers.crew import WorkerError
 from scheduler.calibration.step_law import CalibrationError
 from scheduler.drivers.simulated import SimulationError
 from scheduler.event_log import EventLogError
@@ -31,4 +32,4 @@ BAD_CONFIGURATION: tuple[type[Exception], ...] = (
     RegistryError,
     ThresholdError,
 )
-UNUSABLE_BACKEND: tuple[type[Exception], ...] = (BackendError, EmulatorProcessError)
+UNUSABLE_BACKEND: tuple[type[Exception], ...] = (BackendError, EmulatorProcessError, WorkerError)

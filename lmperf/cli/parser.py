@@ -133,6 +133,9 @@ def _run(parser: argparse.ArgumentParser) -> None:
     load.add_argument("--goodput", nargs="+", metavar="METRIC:MS", help="limits a request must meet: ttft:200 tpot:30")
     load.add_argument("--policy", metavar="NAME", help="queue policy in front of the server (lmperf policies), or none")
     load.add_argument("--at", choices=("none", "baseline", "raised"), help="which load of the scenario to offer")
+    load.add_argument(
+        "--workers", type=int, metavar="N", help="processes that carry the streams (1); the queue stays one"
+    )
     _scenario_flags(parser)
     _output_flags(parser, "results/NAME-TIME")
     parser.add_argument("--strict", action="store_true", help="exit with 98 when an SLO could not be decided")

@@ -65,6 +65,7 @@ def _overrides(args: argparse.Namespace) -> list[str]:
         "seed": args.seed,
         "policy": args.policy,
         "load.at": args.at,
+        "workers": args.workers,
         "slots.sequences": args.concurrency,
     }
     found = [f"{path}={value}" for path, value in flags.items() if value is not None]
@@ -143,6 +144,7 @@ def quick_scenario(args: argparse.Namespace) -> dict[str, Any]:
         "num_prompts": args.num_prompts,
         "duration_s": args.duration,
         "seed": args.seed,
+        "workers": args.workers,
         "backend": {key: value for key, value in backend.items() if value is not None},
         "policy": policy,
         "slots": slots,

@@ -124,6 +124,11 @@ class ScenarioModel(Part):
         description="Judge arrivals in this part of the duration: [0.1, 0.95]. In place of warmup_s and cooldown_s.",
     )
     seed: int = Field(0, ge=0, description="Seed of every draw; each tenant has a stream of its own.")
+    workers: PositiveInt = Field(
+        1,
+        description="Live: processes that carry the streams, for loads that are too large for one core. The queue stays "
+        "one, and so does the result.",
+    )
     backend: BackendModel = Field(default_factory=BackendModel, description="Where requests run.")
     policy: PolicyModel | None = Field(
         None, description="Queue policy. Default: `none` when a url is given, else `fifo`."

@@ -155,8 +155,8 @@ class PlannedTenant:
 class Plan:
     """``duration_ns`` None: the trace's length, or until ``num_prompts``. ``noisy``: the tenants whose load this
     experiment raises (also when this run is the baseline). ``saturation``: cost units/s, None when unknown.
-    ``needs_traced_loads``: the trace is to be scaled and its loads were not given yet. ``warnings``: what a run should
-    say before it starts.
+    ``needs_traced_loads``: the trace is to be scaled and its loads were not given yet. ``workers``: processes that carry
+    a live run. ``warnings``: what a run should say before it starts.
     """
 
     name: str
@@ -178,6 +178,7 @@ class Plan:
     thresholds: tuple[Threshold, ...]
     tenants: tuple[PlannedTenant, ...]
     needs_traced_loads: bool = False
+    workers: int = 1
     warnings: tuple[Fault, ...] = field(default=(), compare=False)
 
     @property

@@ -113,6 +113,7 @@ def resolve(
         thresholds=tuple(parse_threshold(text) for text in model.thresholds),
         tenants=tuple(_planned(scenario, member, loads, cost) for member in members),
         needs_traced_loads=waits,
+        workers=model.workers,
         warnings=tuple(warnings),
     )
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from backends.emulator.tokenizer import chat_overhead
 from backends.protocol import BackendError
+from lmperf.scenario.checks import EMBEDDED
 from lmperf.scenario.load import Scenario
 from lmperf.scenario.plan import Plan
 from lmperf.wiring.targets import Target
@@ -26,7 +27,7 @@ class TokenizerError(ValueError):
 
 async def prompts_for(target: Target, plan: Plan, block_tokens: int) -> tuple[PromptBuilder, str]:
     """A builder, and a sentence for people that says how exact its lengths are."""
-    if target.emulator is not None:
+    if plan.backend.kind == EMBEDDED:
         overhead = chat_overhead(1) if target.endpoint == "chat" else 0
         words = WordPrompts(seed=plan.seed, block_tokens=block_tokens, overhead_tokens=overhead)
         return words, "exact prompt lengths (the embedded server counts words)"

@@ -161,6 +161,7 @@ def plan_as_data(plan: Plan) -> dict[str, Any]:
         "seed": plan.seed,
         "backend": {"kind": plan.backend.kind, "url": plan.backend.url, "server_model": plan.backend.server_model},
         "policy": {"name": plan.policy.name, **plan.policy.options},
+        "workers": plan.workers,
         "slots": {"sequences": plan.slots.sequences, "prefill_tokens": plan.slots.prefill_tokens},
         "load": {"at": plan.at.value, "noisy": list(plan.noisy), "saturation_cost_units_per_s": plan.saturation},
         "tenants": {

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 
 from lmperf.scenario.plan import Plan, PlannedTenant, RowRule, RuleKind, TraceSpec
@@ -12,8 +13,10 @@ from loadgen.offline.cell import DrawnRecipe, Recipe, ReplayRecipe
 from loadgen.trace.read import read_any
 from loadgen.trace.rows import TraceRows
 from loadgen.workload.replay import ReplayRows, TraceWorkload
+from loadgen.workload.share import WHOLE, Share
 from loadgen.workload.source import Source
 from scheduler.cost import CostModel
+from scheduler.request import Request
 from tenants.tenant import Tenant
 
 
@@ -36,12 +39,30 @@ def recipe_of(plan: Plan) -> Recipe:
     return DrawnRecipe(drawn, None if plan.duration_ns is None else plan.duration_ns / 1e9, plan.num_prompts)
 
 
-def source_of(recipe: Recipe, seed: int, growth: Mapping[str, float]) -> Source:
+def source_of(recipe: Recipe, seed: int, growth: Mapping[str, float], share: Share = WHOLE) -> Source:
     """The recipe's source. Raises SourceError where a trace and what is asked of it do not fit."""
     try:
-        return recipe.source(seed, growth)
+        return recipe.source(seed, growth, share)
     except ValueError as error:
         raise SourceError(str(error)) from error
+
+
+def timed(plan: Plan) -> Callable[[Request], Request]:
+    """Gives a request the time-outs that the plan gives its tenant."""
+    limits = {
+        planned.tenant.name: {
+            "first_token_timeout_ns": planned.timeouts.first_token_ns,
+            "timeout_ns": planned.timeouts.total_ns,
+        }
+        for planned in plan.tenants
+        if planned.timeouts.first_token_ns is not None or planned.timeouts.total_ns is not None
+    }
+
+    def of(request: Request) -> Request:
+        own = limits.get(request.tenant)
+        return request if own is None else msgspec.structs.replace(request, **own)
+
+    return of
 
 
 def arrivals_end_ns(plan: Plan, source: Source) -> int | None:

@@ -24,6 +24,10 @@ REFUSALS = frozenset(
 """The server, or the way to it, would not serve the request; a time-out or a shed request is not among them."""
 
 
+FailureState = tuple[dict[ErrorClass, int], dict[ErrorClass, str]]
+"""Counts, and the first details, by class."""
+
+
 class Failures:
     """Stands before the recorder. Keeps one text a class, so it does not grow with the run."""
 
@@ -41,6 +45,16 @@ class Failures:
         if outcome.detail and kind not in self._details:
             http = "" if outcome.http_status is None else f"HTTP {outcome.http_status}: "
             self._details[kind] = " ".join(f"{http}{outcome.detail}".split())[:_LONGEST]
+
+    def state(self) -> FailureState:
+        return (self._counts, self._details)
+
+    def add(self, state: FailureState) -> None:
+        """Add what another worker saw."""
+        counts, details = state
+        for kind, count in counts.items():
+            self._counts[kind] = self._counts.get(kind, 0) + count
+        self._details = {**details, **self._details}
 
     def notes(self) -> list[str]:
         """One sentence a class, most frequent first. A server may echo a key in its text: redact before it is shown."""

@@ -9,6 +9,10 @@ from scheduler.request import Outcome, Status
 _TOLERANCE = 0.01
 
 
+LengthState = tuple[int, int, int, int]
+"""Output tokens asked for and got, prompt tokens meant and counted."""
+
+
 class LengthCheck:
     """Stands before the recorder; counts over requests that ended OK."""
 
@@ -27,6 +31,15 @@ class LengthCheck:
         if outcome.prompt_tokens is not None:
             self._meant += request.prompt_tokens
             self._counted += outcome.prompt_tokens
+
+    def state(self) -> LengthState:
+        return (self._asked, self._got, self._meant, self._counted)
+
+    def add(self, state: LengthState) -> None:
+        """Add what another worker counted."""
+        asked, got, meant, counted = state
+        self._asked, self._got = self._asked + asked, self._got + got
+        self._meant, self._counted = self._meant + meant, self._counted + counted
 
     def warnings(self) -> list[str]:
         """What a reader should know, with the measured difference."""

@@ -15,6 +15,7 @@ from loadgen.offline.run import simulate
 from loadgen.recorder import Recorder
 from loadgen.trace.schema import TraceMetadata
 from loadgen.workload.replay import ReplayRows, TraceWorkload
+from loadgen.workload.share import WHOLE, Share
 from loadgen.workload.source import Source, Workload
 from scheduler.auto_slots import AutoSlots
 from scheduler.cost import CostModel
@@ -38,7 +39,8 @@ class Recipe(Protocol):
     @property
     def tenants(self) -> tuple[Tenant, ...]: ...
 
-    def source(self, seed: int, growth: Mapping[str, float]) -> Source: ...
+    def source(self, seed: int, growth: Mapping[str, float], share: Share = WHOLE) -> Source:
+        """``share``: what of it one worker makes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +55,14 @@ class DrawnRecipe:
     def tenants(self) -> tuple[Tenant, ...]:
         return tuple(tenant for tenant, _ in self.traffics)
 
-    def source(self, seed: int, growth: Mapping[str, float]) -> Source:
+    def source(self, seed: int, growth: Mapping[str, float], share: Share = WHOLE) -> Source:
         return Workload(
-            self.traffics, duration_s=self.duration_s, seed=seed, num_prompts=self.num_prompts, growth=growth
+            self.traffics,
+            duration_s=self.duration_s,
+            seed=seed,
+            num_prompts=self.num_prompts,
+            growth=growth,
+            share=share,
         )
 
 
@@ -76,7 +83,7 @@ class ReplayRecipe:
     num_prompts: int | None = None
     duration_ns: int | None = None
 
-    def source(self, seed: int, growth: Mapping[str, float]) -> Source:
+    def source(self, seed: int, growth: Mapping[str, float], share: Share = WHOLE) -> Source:
         speed, factors = self.speed, dict(growth)
         start_ns, end_ns = self.start_ns, self.end_ns
         if self.duration_ns is not None:
@@ -93,6 +100,7 @@ class ReplayRecipe:
             growth=factors,
             recorded=self.recorded,
             num_prompts=self.num_prompts,
+            share=share,
         )
 
     def _slice(self, seed: int, length_ns: int) -> tuple[int, int]:

@@ -7,6 +7,8 @@ the sum of the tenants' counts, never an average of their percentiles.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -62,6 +64,12 @@ class HistogramSet:
     def record_open_gap(self, metric: Metric, tenant: int, age_ns: int) -> None:
         """A gap that was due and never ended: the stream stalled until it was given up."""
         self._of(tenant, metric, ok=False).record_never(max(age_ns, 0))
+
+    def add(self, other: HistogramSet, codes: Sequence[int]) -> None:
+        """Add the counts of another worker's, whose tenant ``i`` is ``codes[i]`` here."""
+        for mine, theirs in ((self._ok, other._ok), (self._rest, other._rest)):
+            for (tenant, metric), histogram in theirs.items():
+                mine.setdefault((codes[tenant], metric), Histogram()).add(histogram)
 
     def all(self, metric: Metric, tenant: int | None = None) -> Histogram:
         """All that was due, of one tenant or (None) of all."""

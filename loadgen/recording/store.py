@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import tempfile
 import weakref
+from collections.abc import Mapping
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -91,7 +92,6 @@ class Store:
 
     def append(self, stamps: Stamps, measures: Measures, in_window: NDArray[np.bool_]) -> None:
         """Unknown token counts and stamps are stored as UNDEFINED."""
-        self._joined.clear()
         rows: dict[str, NDArray[Any]] = {
             "tenant": stamps.tenant,
             "status": stamps.status,
@@ -109,7 +109,16 @@ class Store:
             "prompt_tokens": np.maximum(stamps.prompt_tokens, UNDEFINED),
             "output_tokens": np.maximum(stamps.output_tokens, UNDEFINED),
         }
-        done, n = 0, len(stamps)
+        self.extend(rows)
+
+    def rows(self) -> dict[str, NDArray[Any]]:
+        """Every column by its name here: what :meth:`extend` of another store takes."""
+        return {name: self.column(name) for name in _TYPES}
+
+    def extend(self, rows: Mapping[str, NDArray[Any]]) -> None:
+        """Append rows that are columns already, e.g. another worker's."""
+        self._joined.clear()
+        done, n = 0, len(rows["tenant"])
         while done < n:
             if self._used == _BLOCK_ROWS:
                 if self._spill is not None and self._blocks:

@@ -21,7 +21,7 @@ from loadgen.trace.check import check
 from loadgen.trace.decode import list_parts, outcome_of, request_of, rows_as_dicts
 from loadgen.trace.errors import TraceError
 from loadgen.trace.schema import TRACE_SCHEMA, TraceMetadata, metadata_of
-from loadgen.trace.writer import ROWS_DIR, TRACE_FILE
+from loadgen.trace.writer import ROWS_DIR, TRACE_FILE, batches_of
 from scheduler.request import Outcome, Request, Status
 from tenants.measures.columns import Columns, Int64s, StatusCode
 
@@ -46,6 +46,18 @@ def read_trace(path: Path | str) -> Trace:
     trace = Trace(file, metadata, _conform(table, file))
     check(trace)
     return trace
+
+
+def read_streams(run_dir: Path, worker: str) -> Trace | None:
+    """What the streams of one worker hold, in the order in which it wrote them, whole or cut off; None without any. Raises
+    TraceError.
+    """
+    paths = sorted((run_dir / ROWS_DIR).glob(f"{worker}-*.arrow"), key=lambda path: int(path.stem.rpartition("-")[2]))
+    batches = [batch for path in paths for batch in batches_of(path, [])]
+    if not batches:
+        return None
+    metadata = metadata_of(batches[0].schema, paths[0])
+    return Trace(paths[0], metadata, _conform(pa.Table.from_batches(batches), paths[0]))
 
 
 def _locate(path: Path) -> Path:

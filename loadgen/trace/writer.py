@@ -161,7 +161,7 @@ def merge_rows(run_dir: Path, *, metadata: TraceMetadata | None = None, keep: bo
 
     try:
         for path in paths:
-            for batch in _batches(path, dropped):
+            for batch in batches_of(path, dropped):
                 if writer is None or schema is None:
                     schema = with_metadata(batch.schema, metadata or metadata_of(batch.schema, path))
                     writer = pq.ParquetWriter(partial, schema, compression="zstd")
@@ -188,7 +188,7 @@ def _by_worker_and_number(path: Path) -> tuple[str, int]:
     return worker, int(number) if number.isdigit() else 0
 
 
-def _batches(path: Path, dropped: list[str]) -> Iterator[pa.RecordBatch]:
+def batches_of(path: Path, dropped: list[str]) -> Iterator[pa.RecordBatch]:
     """The complete batches of one stream; what is cut off is noted in ``dropped``."""
     whole = 0
     with path.open("rb") as file:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from loadgen.workload.blocks import mix
 from loadgen.workload.sessions import TURN_SHIFT, following
+from loadgen.workload.share import WHOLE, Share
 from loadgen.workload.source import end_of
 from scheduler.request import Outcome, Request, Status
 from tenants.tenant import Tenant
@@ -63,7 +64,8 @@ class TraceWorkload:
 
     ``start_ns`` / ``end_ns``: the slice of the trace's own time that is played (its start becomes 0); default: from the
     first row to one mean gap past the last. ``speed``: gaps are divided by it. ``growth``: tenant name -> factor.
-    ``num_prompts``: at most so many requests. Raises ValueError that says what is wrong.
+    ``num_prompts``: at most so many requests. ``share``: what of it is made here. Raises ValueError that says what is
+    wrong.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class TraceWorkload:
         num_prompts: int | None = None,
         block_tokens: int = MOONCAKE_BLOCK_TOKENS,
         recorded: bool = False,
+        share: Share = WHOLE,
     ) -> None:
         self._tenants = tuple(tenants)
         self._block_tokens = block_tokens
@@ -103,7 +106,9 @@ class TraceWorkload:
         factors = np.array([(growth or {}).get(tenant.name, 1.0) for tenant in self._tenants])
         self._refuse_growing_users(factors)
         self._schedule(np.flatnonzero(inside & ~self._waits), start, speed, factors)
-        self._limit = num_prompts
+        self._share = share
+        self._limit_of_all = num_prompts
+        self._limit = None if num_prompts is None else share.of_total(num_prompts)
         self._made = 0
         self._row_of: dict[int, tuple[int, int]] = {}
 
@@ -156,14 +161,16 @@ class TraceWorkload:
     @property
     def expected_requests(self) -> float | None:
         if not self._next_row:
-            return len(self._at) if self._limit is None else min(self._limit, len(self._at))
-        return self._limit
+            return len(self._at) if self._limit_of_all is None else min(self._limit_of_all, len(self._at))
+        return self._limit_of_all
 
     def absolute(self) -> Iterator[Request]:
         for first in range(0, len(self._at), _BATCH):
             batch = slice(first, first + _BATCH)
             made = self._requests(first, self._at[batch], self._row[batch], self._cycle[batch])
             for request, row, cycle in zip(made, self._row[batch].tolist(), self._cycle[batch].tolist(), strict=True):
+                if not self._share.owns(request.id):
+                    continue
                 if not self._may_make():
                     return
                 if row in self._next_row:

@@ -7,7 +7,8 @@ were.
 
 Ids: ``absolute`` counts from 0 in order of arrival. Closed-loop requests count from 0 too (from 2^32 beside open-loop
 tenants), interleaved by tenant. Later turns of a session: see :mod:`loadgen.workload.sessions`. So an id names the same
-request in a live run and in its simulation, whichever finished first.
+request in a live run and in its simulation, whichever finished first; and in a run of several workers, each of which has a
+:class:`~loadgen.workload.share.Share` of the arrivals and of the users, and what follows from them.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from loadgen.workload.arrivals import expected_arrivals
 from loadgen.workload.blocks import BLOCK_TOKENS
 from loadgen.workload.intensity import next_open_ns, open_parts
 from loadgen.workload.sessions import Conversation, following
+from loadgen.workload.share import WHOLE, Share
 from loadgen.workload.streams import TenantStream
 from scheduler.request import Outcome, Request, Status
 from tenants.tenant import Tenant
@@ -47,7 +49,8 @@ class Source(Protocol):
 
     @property
     def expected_requests(self) -> float | None:
-        """The mean number of requests; None when it depends on the server (closed loop without a limit)."""
+        """The mean number of requests of all workers; None when it depends on the server (closed loop without a
+        limit)."""
 
     def absolute(self) -> Iterator[Request]:
         """The schedule, ascending by (arrival_ns, id). May be called once."""
@@ -69,8 +72,8 @@ class Workload:
     """See the module docstring and :class:`Source`.
 
     ``duration_s``: requests arrive in [0, duration); None: until ``num_prompts`` requests were made (then no process
-    may depend on the duration). ``growth``: tenant name -> factor on its load. Raises ValueError that says what is
-    wrong.
+    may depend on the duration). ``growth``: tenant name -> factor on its load. ``share``: what of it is made here.
+    Raises ValueError that says what is wrong.
     """
 
     def __init__(
@@ -82,12 +85,15 @@ class Workload:
         num_prompts: int | None = None,
         growth: Mapping[str, float] | None = None,
         block_tokens: int = BLOCK_TOKENS,
+        share: Share = WHOLE,
     ) -> None:
         _check(tenants, duration_s, num_prompts, growth or {})
         growth = growth or {}
         self._duration_s = math.inf if duration_s is None else duration_s
         self._end_ns = math.inf if duration_s is None else round(duration_s * 1e9)
-        self._limit = num_prompts
+        self._share = share
+        self._limit_of_all = num_prompts
+        self._limit = None if num_prompts is None else share.of_total(num_prompts)
         self._made = 0
         self._seed = seed
         self._block_tokens = block_tokens
@@ -106,7 +112,7 @@ class Workload:
         self._closed = [stream for stream in self._streams if stream.closed]
         self._parts = {s.tenant.name: open_parts(s.traffic.arrivals, self._duration_s) for s in self._closed}
         self._closed_base = CLOSED_IDS if self._open else 0
-        self._closed_made = dict.fromkeys((stream.tenant.name for stream in self._closed), 0)
+        self._next_user_request = _first_users(self._closed, share)
         self._places = {stream.tenant.name: place for place, stream in enumerate(self._closed)}
         self._foreseen: dict[str, deque[Request]] = {stream.tenant.name: deque() for stream in self._closed}
         self._conversations: dict[str, Conversation] = {}
@@ -121,22 +127,30 @@ class Workload:
 
     @property
     def expected_requests(self) -> float | None:
+        limit = self._limit_of_all
         if self._closed:
-            return self._limit
+            return limit
         expected = sum(expected_arrivals(stream.traffic.arrivals, self._duration_s) for stream in self._open)
-        return expected if self._limit is None else min(expected, self._limit)
+        return expected if limit is None else min(expected, limit)
 
     def absolute(self) -> Iterator[Request]:
-        if self._limit is None:
+        owns, whole = self._share.owns, self._share.count == 1
+        if self._limit is None and whole:
             yield from self._merged()
             return
         for request in self._merged():
-            if not self._may_make():
-                return
-            yield request
+            if whole or owns(request.id):
+                if not self._may_make():
+                    return
+                yield request
 
     def start_closed(self, now_ns: int) -> list[Request]:
-        users = [(i, stream) for stream in self._closed for i in range(stream.traffic.arrivals.users or 0)]
+        step = self._share.count
+        users = [
+            (i, stream)
+            for stream in self._closed
+            for i in range(self._next_user_request[stream.tenant.name], stream.traffic.arrivals.users or 0, step)
+        ]
         first = []
         # By turns, so that a limit on the requests leaves no tenant without users.
         for _, stream in sorted(users, key=lambda user: user[0]):
@@ -197,7 +211,8 @@ class Workload:
         conversation = Conversation(
             stream, turns=turns, first_id=first_id, seed=self._seed, block_tokens=self._block_tokens
         )
-        if turns > 1:
+        # A closed loop makes requests for its own users only; the schedule is drawn whole, and the rest of it is not ours.
+        if turns > 1 and (stream.closed or self._share.owns(first_id)):
             self._conversations[conversation.session_id] = conversation
         return conversation.turn(0, arrival_ns)
 
@@ -242,8 +257,11 @@ class Workload:
         return request
 
     def _next_closed_id(self, tenant: str) -> int:
-        number = self._closed_made[tenant]
-        self._closed_made[tenant] = number + 1
+        number = self._next_user_request[tenant]
+        self._next_user_request[tenant] = number + self._share.count
+        # The requests between are other workers': request k has the k-th lengths, whoever makes it.
+        stream = self._by_name[tenant]
+        stream.pass_over(number - stream.made)
         return self._closed_base + number * len(self._closed) + self._places[tenant]
 
     def _may_make(self) -> bool:
@@ -251,6 +269,15 @@ class Workload:
             return False
         self._made += 1
         return True
+
+
+def _first_users(closed: Sequence[TenantStream], share: Share) -> dict[str, int]:
+    """By tenant, the first of its users that is in the share; users are dealt in turn, over all tenants."""
+    first, before = {}, 0
+    for stream in closed:
+        first[stream.tenant.name] = share.first_user(before)
+        before += stream.traffic.arrivals.users or 0
+    return first
 
 
 def from_start(source: Source) -> Iterator[Request]:

@@ -120,6 +120,18 @@ class TenantStream:
         turns: list[int] = self._turns.take(n).tolist()
         return turns
 
+    @property
+    def made(self) -> int:
+        """How many arrivals were drawn or passed over."""
+        return self._count
+
+    def pass_over(self, n: int) -> None:
+        """Draw and forget the lengths of the next ``n`` arrivals: another worker has them."""
+        if n > 0:
+            turns = self.turns(n)
+            self.lengths(n if turns is None else sum(turns))
+            self._count += n
+
     def next_index(self) -> int:
         """How many arrivals this tenant had before the one that comes next."""
         self._count += 1

@@ -252,6 +252,23 @@ class Histogram:
         self._hdr.min_value = min(self._hdr.min_value, other._hdr.min_value)
         self._hdr.max_value = max(self._hdr.max_value, other._hdr.max_value)
 
+    def __getstate__(self) -> tuple[Any, ...]:
+        """All of it, exactly, as a few arrays of what is not zero: how a worker's histograms travel."""
+        beside = (self._sum_ns, self._out, self._longest_out_ns, self._never, self._longest_age_ns)
+        if self._counts is None:
+            return (*beside, None)
+        used = np.flatnonzero(self._counts)
+        extremes = (int(self._hdr.total_count), int(self._hdr.min_value), int(self._hdr.max_value))
+        return (*beside, (used, self._counts[used], extremes))
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self._sum_ns, self._out, self._longest_out_ns, self._never, self._longest_age_ns, counted = state
+        self._hdr = self._counts = None
+        if counted is not None:
+            used, values, (total, least, most) = counted
+            self._ready()[used] = values
+            self._hdr.total_count, self._hdr.min_value, self._hdr.max_value = total, least, most
+
     def encode(self) -> str:
         """The counts in HdrHistogram V2 (compressed, base64), in us. What stands beside the counts is not in it."""
         encoded: bytes = self.hdr.encode()

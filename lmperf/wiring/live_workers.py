@@ -1,0 +1,250 @@
+"""A live run carried by several processes, seen from the parent: it keeps the queue and the time, and merges what they bring.
+
+The queue is one for all when anything in it couples requests: limited slots, or limits of a tenant. Else nothing ever waits,
+each worker has a dispatcher of its own and the parent only merges.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import pickle
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+
+from lmperf.console import Progress
+from lmperf.scenario.load import Scenario
+from lmperf.scenario.plan import Plan
+from lmperf.wiring.interrupts import interruptible
+from lmperf.wiring.live_results import Ending, Measured
+from lmperf.wiring.results import RunResult
+from lmperf.wiring.run_clock import START_AHEAD_NS, RunClock
+from lmperf.wiring.sources import growth_of, source_of, timed
+from lmperf.wiring.targets import Target, wire_options
+from lmperf.wiring.worker_job import WORKER_MODULE, ServerAccess, WorkerJob
+from loadgen.live.calls import TenantWire
+from loadgen.live.engine import LiveEnd
+from loadgen.live.failures import Failures
+from loadgen.live.lengths import LengthCheck
+from loadgen.live.watch import OwnLoad, Watch
+from loadgen.offline.cell import Recipe
+from loadgen.recorder import Recorder, record_trace
+from loadgen.trace.reader import read_streams
+from loadgen.workers.crew import Crew, Death, worker_name
+from loadgen.workers.lost import unfinished, without_outcome
+from loadgen.workers.report import WorkerReport, joined_end
+from loadgen.workload.share import Share
+from scheduler.dispatcher import Dispatcher, DispatcherConfig
+from scheduler.request import Outcome
+from scheduler.slots import Slots
+from tenants.tenant import QueueLimits
+
+_START_AHEAD_EACH_NS = 20_000_000
+
+
+def workers_of(plan: Plan) -> tuple[int, tuple[str, ...]]:
+    """How many processes carry the plan, and what should be said of that."""
+    asked = count = plan.workers
+    notes = []
+    cpus = _cpus()
+    if asked > 1 and asked > cpus:
+        notes.append(
+            f"{asked} workers share {cpus} CPU{'s' if cpus > 1 else ''}: they delay each other; --workers {cpus} or fewer"
+        )
+    users = [planned.traffic.arrivals.users for planned in plan.tenants if planned.traffic is not None]
+    if plan.trace is None and users and all(users):
+        of_all = sum(each or 0 for each in users)
+        if of_all < asked:
+            count = of_all
+            notes.append(f"{of_all} user{'s' if of_all > 1 else ''} for {asked} workers: {count} are started")
+    return count, tuple(notes)
+
+
+def _cpus() -> int:
+    """CPUs that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def access_to(plan: Plan, scenario: Scenario, target: Target) -> ServerAccess:
+    """The ready target, as a worker reaches it."""
+    model, resolve = scenario.model.backend, scenario.secrets.resolve
+    return ServerAccess(
+        url=target.backend.base_url,
+        api_key=None if model.api_key is None else resolve(model.api_key),
+        headers={name: resolve(value) for name, value in model.headers.items()},
+        options=wire_options(plan.backend),
+        metadata=target.metadata,
+        capabilities=target.capabilities,
+        model=target.model,
+        endpoint=target.endpoint,
+    )
+
+
+def couples_requests(config: DispatcherConfig) -> bool:
+    """Whether one request's fate depends on another's: then the queue must be one for all workers."""
+    if any(slots != Slots() for slots in config.backends.values()):
+        return True
+    # A longest wait decides nothing where nothing waits.
+    return any(
+        (limits := tenant.limits) != QueueLimits(ttl_ns=limits.ttl_ns, burst_s=limits.burst_s)
+        for tenant in config.tenants
+    )
+
+
+async def run_workers(
+    count: int,
+    measured: Measured,
+    *,
+    recipe: Recipe,
+    expected: float | None,
+    server: ServerAccess,
+    wires: Mapping[str, TenantWire],
+    exactness: str,
+    connections: int,
+    dispatcher: Dispatcher,
+    logged: bool,
+    clock: RunClock,
+    progress: Progress,
+    redact: Callable[[str], str],
+    notes: Sequence[str],
+) -> RunResult:
+    """The plan over ``count`` workers. ``logged``: the dispatcher writes a log, so all events must come to it."""
+    plan = measured.plan
+    shared = logged or couples_requests(dispatcher.config)
+    run_id = secrets.token_hex(4)
+    jobs = [
+        WorkerJob(
+            name=worker_name(index),
+            share=Share(index, count),
+            plan=plan,
+            recipe=recipe,
+            growth=growth_of(plan.tenants),
+            server=server,
+            wires=wires,
+            run=run_id,
+            exactness=exactness,
+            shared=shared,
+            dispatcher=dispatcher.config,
+            until_ns=measured.until_ns,
+            metadata=measured.metadata(),
+            window_ns=measured.window_ns,
+            directory=measured.directory,
+            connections=-(-connections // count),
+        )
+        for index in range(count)
+    ]
+    progress.stage(f"preparing requests and connections in {count} workers")
+    pickled = [pickle.dumps(job, pickle.HIGHEST_PROTOCOL) for job in jobs]
+    async with Crew(WORKER_MODULE, pickled, clock, dispatcher if shared else None) as crew:
+        gc.collect()
+        gc.freeze()
+        try:
+            stopped = False
+
+            def stop() -> None:
+                nonlocal stopped
+                stopped = True
+                crew.stop()
+
+            with interruptible(stop):
+                async with Watch() as watch:
+                    start_utc = clock.start_soon(START_AHEAD_NS + count * _START_AHEAD_EACH_NS)
+                    crew.begin(clock.origin_ns, start_utc)
+                    recorder = measured.recorder(clock, start_utc)
+                    ticker = asyncio.create_task(_tick(measured, crew, clock, progress, expected))
+                    try:
+                        found = await crew.ended()
+                    finally:
+                        ticker.cancel()
+                        await asyncio.gather(ticker, return_exceptions=True)
+                    load = watch.own_load()
+        finally:
+            gc.unfreeze()
+    progress.done()
+    merged = _Merged(measured, recorder, stopped=stopped, ended_ns=clock())
+    for index, each in enumerate(found):
+        if isinstance(each, Death):
+            merged.take_over(jobs[index], each)
+        else:
+            merged.add(jobs[index].name, each)
+    return await measured.finish(recorder, merged.ending(load, notes, redact), progress)
+
+
+async def _tick(measured: Measured, crew: Crew, clock: RunClock, progress: Progress, expected: float | None) -> None:
+    until_ns = measured.until_ns
+    while True:
+        await asyncio.sleep(0.5)
+        standing = crew.standing
+        progress.running(
+            clock() / 1e9,
+            None if until_ns is None else until_ns / 1e9,
+            done=standing.done,
+            queued=standing.queued,
+            in_flight=standing.in_flight,
+            failed=standing.failed,
+            expected=expected,
+        )
+
+
+class _Merged:
+    """One run from what became of its workers: counts added, figures pooled, nothing averaged."""
+
+    def __init__(self, measured: Measured, recorder: Recorder, *, stopped: bool, ended_ns: int) -> None:
+        self._measured = measured
+        self._recorder = recorder
+        self._stopped = stopped
+        self._ended_ns = ended_ns
+        self._failures = Failures(lambda _: None)
+        self._lengths = LengthCheck(self._failures)
+        self._ends: list[LiveEnd] = []
+        self._loads: dict[str, OwnLoad] = {}
+        self._lost = 0
+        self._died_ns: list[int] = []
+
+    def add(self, name: str, report: WorkerReport) -> None:
+        self._recorder.absorb(report.recorder)
+        self._failures.add(report.failures)
+        self._lengths.add(report.lengths)
+        self._ends.append(report.end)
+        self._loads[f"worker {name}"] = report.load
+
+    def take_over(self, job: WorkerJob, death: Death) -> None:
+        """Record what a dead worker had on disk, and all else that it had taken on as unfinished."""
+        measured, recorder = self._measured, self._recorder
+        outcomes: list[Outcome] = []
+        trace = read_streams(measured.directory, job.name)
+        if trace is not None:
+            recorder.absorb(record_trace(trace, recorder.tenants).state())
+            outcomes = list(trace.outcomes())
+            for outcome in outcomes:
+                self._lengths(outcome)
+        until_ns = death.at_ns if job.until_ns is None else min(death.at_ns, job.until_ns)
+        source = source_of(job.recipe, job.plan.seed, job.growth, job.share)
+        held = {each.request.id: each for each in death.held}
+        missing = {request.id: request for request in without_outcome(source, outcomes, until_ns)}
+        missing |= {i: each.request for i, each in held.items()}
+        for outcome in outcomes:
+            missing.pop(outcome.request.id, None)
+        with_limits = timed(job.plan)
+        for i, request in missing.items():
+            recorder.on_outcome(unfinished(with_limits(request), held.get(i), death.at_ns, f"worker {job.name} died"))
+        self._lost += len(missing)
+        self._died_ns.append(death.at_ns)
+        recorder.invalidate(
+            f"worker {job.name} died {death.at_ns / 1e9:.1f} s after the start ({death.how}): {len(missing)} of its requests "
+            "count as unfinished (those of its last moments whose rows were not on disk yet among them), and the run ended "
+            "early, since its share of the later arrivals could not be sent"
+        )
+
+    def ending(self, queue_load: OwnLoad, notes: Sequence[str], redact: Callable[[str], str]) -> Ending:
+        end = joined_end(self._ends, ended_ns=self._ended_ns, interrupted=self._stopped, lost=self._lost)
+        cut_ns = end.arrivals_ended_ns if self._stopped else None
+        return Ending(
+            end=end,
+            loads={"the process of the queue": queue_load, **self._loads},
+            notes=[*notes, *self._lengths.warnings(), *map(redact, self._failures.notes())],
+            cut_ns=min(self._died_ns, default=cut_ns),
+        )

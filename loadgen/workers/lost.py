@@ -1,0 +1,42 @@
+"""What a worker that died had taken on and never ended: computed, since it can tell nothing any more.
+
+Its share of the workload is drawn again and fed the outcomes that its rows on disk hold, in their order: what was due by its
+end and has no outcome was queued, in flight, or ended in its last moments before they reached the disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import takewhile
+
+from loadgen.workers.queue import Held
+from loadgen.workload.source import Source
+from scheduler.request import ErrorClass, Outcome, Request, Status
+
+
+def without_outcome(source: Source, outcomes: Iterable[Outcome], until_ns: int) -> list[Request]:
+    """Requests of ``source`` (a worker's share, not read from yet) that were due before ``until_ns`` and are not among
+    ``outcomes``, in order of arrival.
+    """
+    due = {request.id: request for request in source.start_closed(0)}
+    due |= {request.id: request for request in takewhile(lambda r: r.arrival_ns < until_ns, source.absolute())}
+    for outcome in outcomes:
+        due.pop(outcome.request.id, None)
+        following = source.after(outcome)
+        if following is not None:
+            due[following.id] = following
+    open_ = (request for request in due.values() if request.arrival_ns < until_ns)
+    return sorted(open_, key=lambda request: (request.arrival_ns, request.id))
+
+
+def unfinished(request: Request, held: Held | None, ended_ns: int, detail: str) -> Outcome:
+    """The outcome of a request that went with its worker; ``held``: what the shared queue knew of it."""
+    return Outcome(
+        request=request,
+        status=Status.UNFINISHED,
+        ended_ns=max(ended_ns, request.arrival_ns),
+        error_class=ErrorClass.UNFINISHED,
+        detail=detail,
+        enqueued_ns=None if held is None else held.enqueued_ns,
+        dispatched_ns=None if held is None else held.dispatched_ns,
+    )

@@ -1,0 +1,31 @@
+"""Rules of starting workers: one that cannot be made ready is named with its reason, and nothing is left running."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from loadgen.workers.crew import Crew, WorkerError
+
+
+async def test_a_worker_that_ends_before_it_is_ready_is_an_error_that_says_why(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    crew = Crew("dying_worker", [b"", b""], lambda: 0)
+    with pytest.raises(
+        WorkerError, match=r"worker w[01] could not be made ready: exit code 1: no room for a worker here"
+    ):
+        async with crew:
+            pass
+    for pid in crew.pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+async def test_a_job_that_the_worker_cannot_use_is_an_error_that_says_why():
+    """The real worker, told nonsense: it answers with its own error, and not with a hang."""
+    crew = Crew("lmperf.wiring.live_worker", [b"no job"], lambda: 0)
+    with pytest.raises(WorkerError, match="worker w0 could not be made ready: UnpicklingError"):
+        async with crew:
+            pass
