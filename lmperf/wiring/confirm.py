@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from scipy import stats
-
 from lmperf.scenario.load import Scenario
 from lmperf.scenario.plan import Plan
 from lmperf.scenario.server_model import AutoSlots
@@ -63,6 +61,8 @@ class TenantCheck:
         if (self.live >= self.target) == (self.simulated >= self.target):
             return True
         counts = [[each.met, each.misses] for each in (self.measured, self.predicted)]
+        from scipy import stats  # noqa: PLC0415 (half a second to import, and only a confirmation needs it)
+
         return bool(stats.fisher_exact(counts).pvalue >= _TOLD_APART)
 
 

@@ -21,10 +21,10 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from tenants.measures.columns import NEVER, UNDEFINED, Columns, Int64s
 from tenants.measures.intervals import LEVEL, Interval
+from tenants.measures.laws import normal_probability, t_quantile
 from tenants.measures.percentile import nearest_ranks
 
 MIN_BLOCKS = 4
@@ -126,7 +126,7 @@ class TimeBlocks:
         if len(resampled) < 0.9 * self.replicates:
             return None
         b = self.n_blocks
-        tail = float(stats.norm.cdf(-math.sqrt(b / (b - 1)) * stats.t.ppf((1 + level) / 2, b - 1)))
+        tail = normal_probability(-math.sqrt(b / (b - 1)) * t_quantile((1 + level) / 2, b - 1))
         ranked = np.sort(resampled)
         low = ranked[math.floor(tail * (len(ranked) - 1))]
         high = ranked[math.ceil((1 - tail) * (len(ranked) - 1))]

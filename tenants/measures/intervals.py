@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy import stats
+
+from tenants.measures.laws import beta_quantile, binomial_quantile, t_quantile
 
 MIN_SEEDS = 5
 LEVEL = 0.95
@@ -58,7 +59,7 @@ def t_interval(values: Sequence[float], level: float = LEVEL) -> Interval | None
     if n < MIN_SEEDS or not all(math.isfinite(v) for v in values):
         return None
     mean = float(np.mean(values))
-    half = float(stats.t.ppf((1 + level) / 2, n - 1) * np.std(values, ddof=1)) / math.sqrt(n)
+    half = t_quantile((1 + level) / 2, n - 1) * float(np.std(values, ddof=1)) / math.sqrt(n)
     return Interval(mean, mean - half, mean + half, f"t over {n} seeds", n, level)
 
 
@@ -85,8 +86,8 @@ def clopper_pearson(successes: float, n: float, level: float = LEVEL) -> Interva
     """For a share of ``successes`` in ``n`` > 0 trials, either of which may be effective (not whole) numbers."""
     tail = (1 - level) / 2
     failures = n - successes
-    low = 0.0 if successes <= 0 else float(stats.beta.ppf(tail, successes, failures + 1))
-    high = 1.0 if failures <= 0 else float(stats.beta.ppf(1 - tail, successes + 1, failures))
+    low = 0.0 if successes <= 0 else beta_quantile(tail, successes, failures + 1)
+    high = 1.0 if failures <= 0 else beta_quantile(1 - tail, successes + 1, failures)
     return Interval(successes / n, low, high, "Clopper-Pearson", 0, level)
 
 
@@ -96,7 +97,7 @@ def percentile_ranks(percentile: float, n: int, effective: float, level: float =
     """
     trials = max(1, math.floor(min(effective, n)))
     tail, share = (1 - level) / 2, percentile / 100
-    lower = int(stats.binom.ppf(tail, trials, share))
-    upper = int(stats.binom.ppf(1 - tail, trials, share)) + 1
+    lower = binomial_quantile(tail, trials, share)
+    upper = binomial_quantile(1 - tail, trials, share) + 1
     low = math.floor(lower * n / trials)
     return low, None if upper > trials else min(n, math.ceil(upper * n / trials))

@@ -18,10 +18,9 @@ import math
 from bisect import bisect_left
 from dataclasses import dataclass
 
-from scipy import stats
-
 from tenants.measures.bootstrap import MIN_BLOCK_S, MIN_BLOCKS
 from tenants.measures.intervals import LEVEL, clopper_pearson
+from tenants.measures.laws import normal_quantile
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,7 @@ class ExpectedWidth:
 
 
 def _z(level: float) -> float:
-    return float(stats.norm.ppf((1 + level) / 2))
+    return normal_quantile((1 + level) / 2)
 
 
 def expected_width(
@@ -57,12 +56,12 @@ def expected_width(
     p = percentile / 100
     half = _z(level) * math.sqrt(p * (1 - p) * deff / requests)
     low, high = max(p - half, 0.5 / requests), p + half
-    centre = stats.norm.ppf(p)
-    low_factor = float(math.exp(log_sigma * (stats.norm.ppf(low) - centre)))
+    centre = normal_quantile(p)
+    low_factor = float(math.exp(log_sigma * (normal_quantile(low) - centre)))
     # The last rank of a sample of n stands for the share n / (n + 1): above it there is nothing to read.
     if high >= 1 - deff / (requests + deff):
         return ExpectedWidth(percentile, requests, 100 * low, None, low_factor, None)
-    high_factor = float(math.exp(log_sigma * (stats.norm.ppf(high) - centre)))
+    high_factor = float(math.exp(log_sigma * (normal_quantile(high) - centre)))
     return ExpectedWidth(percentile, requests, 100 * low, 100 * high, low_factor, high_factor)
 
 
