@@ -48,6 +48,7 @@ def outcome_of(
         tokens_known=known,
         chunk_offsets_us=(chunk_ns - chunk_ns[0] + 500) // 1000 if chunk_ns is not None else None,
         chunk_tokens=tokens,
+        finish_reason=result.finish_reason,
         max_itl_ns=itl.max_itl_ns(chunk_ns, tokens) if known and chunk_ns is not None else None,
     )
 

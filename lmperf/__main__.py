@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -9,14 +10,24 @@ from lmperf.cli.parser import PASS_THROUGH, build_parser
 from lmperf.exit_codes import ExitCode
 from lmperf.own_packages import REMEDY, foreign_packages
 
+_CLOSED_PIPE = 141
+"""128 + SIGPIPE, as any other command whose reader went away."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code (lmperf.exit_codes)."""
     try:
-        return _main(argv)
+        code = _main(argv)
+        # Here, where a closed pipe can be told from a fault; at exit the interpreter would only complain.
+        sys.stdout.flush()
     except KeyboardInterrupt:
         print("lmperf: interrupted", file=sys.stderr)
         return ExitCode.INTERRUPTED
+    except BrokenPipeError:
+        # Whoever reads has read enough (`| head`); nothing may be written at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _CLOSED_PIPE
+    return code
 
 
 def _main(argv: Sequence[str] | None) -> int:

@@ -95,7 +95,12 @@ def results_console() -> Console:
     printed as it is: square brackets are intervals here, never markup."""
     from rich.console import Console  # noqa: PLC0415 (only a command that has results needs it)
 
-    console = Console(file=sys.stdout, highlight=False, markup=False)
+    class Results(Console):
+        def on_broken_pipe(self) -> None:
+            """The front door knows what to do; rich would exit with 1."""
+            raise BrokenPipeError
+
+    console = Results(file=sys.stdout, highlight=False, markup=False)
     if console.is_terminal or "COLUMNS" in os.environ:
         return console
-    return Console(file=sys.stdout, highlight=False, markup=False, width=128)
+    return Results(file=sys.stdout, highlight=False, markup=False, width=128)

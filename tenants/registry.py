@@ -6,11 +6,12 @@ installed metadata knows it too. Nothing is imported before it is asked for.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Generic, TypeVar, cast
+
+from tenants.nearest import nearest
 
 T = TypeVar("T")
 
@@ -42,8 +43,8 @@ class Registry(Generic[T]):
         """``module:attribute`` of a name, without importing it. Raises RegistryError for an unknown one."""
         targets = self._targets()
         if name not in targets:
-            close = difflib.get_close_matches(name, targets, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
+            meant = nearest(name, targets)
+            hint = f"; did you mean {meant!r}?" if meant else ""
             known = ", ".join(self.names()) or "none"
             raise RegistryError(f"unknown {self._what} {name!r}; known: {known}{hint}")
         return targets[name]

@@ -1,8 +1,9 @@
 """Whether a tenant's promises were kept, and how sure that is.
 
 A bar is *kept* when the worse end of the figure's interval meets it, *broken* when even the better end misses it, and
-*undecided* in between. A run too short for an interval is undecided, never kept. A tenant is broken when one promise
-is, kept when all are.
+*undecided* in between. A run too short for an interval is never kept; it is broken when the conservative end of
+:mod:`tenants.measures.short_run` already misses the bar, else undecided. A tenant is broken when one promise is, kept when
+all are.
 """
 
 from __future__ import annotations
@@ -131,6 +132,9 @@ def _lack(evidence: Evidence, n: int, interval: Interval | None) -> str:
 
 def _judge_attainment(name: str, slo: Slo, target: float, evidence: Evidence) -> Promise:
     share, interval = evidence.attainment(slo)
+    early = evidence.share_at_most(slo)
+    if early is not None and early.high < target:
+        interval = early
     verdict = Verdict.UNDECIDED
     if interval is not None and interval.low >= target:
         verdict = Verdict.KEPT
@@ -161,6 +165,9 @@ def _judge_objective(
     found: PercentileValue
     if has_column(metric):
         found, interval = evidence.percentile(metric, p)
+        early = evidence.percentile_at_least(metric, p)
+        if early is not None and early.low > objective.limit_ns:
+            interval = early
     elif metric in pooled:
         found, interval = evidence.pooled_percentile(pooled[metric], p)
     else:

@@ -17,6 +17,7 @@ import uvloop
 from backends.emulator.answers import OutputLengths
 from backends.emulator.config import DEFAULT_MAX_MODEL_LEN, DEFAULT_PRESET, EmulatorConfig
 from backends.emulator.server import EmulatorServer
+from backends.usage import UsageParser
 from scheduler.server_model.spec import PRESETS, ServerLimits, ServerModelSpec, load_server_model
 
 READY_PREFIX = "lmperf emulate: serving "
@@ -173,9 +174,10 @@ def _read_stdin(ended: asyncio.Event) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
+    parser = UsageParser(
         prog="lmperf emulate",
         description="An OpenAI-compatible server that answers with the timing of a calibrated server model.",
+        allow_abbrev=False,
     )
     add_arguments(parser)
     return run_from_args(parser.parse_args(argv))

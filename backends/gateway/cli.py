@@ -23,6 +23,7 @@ from backends.gateway.config import ConfigError, GatewayConfig, GatewayLimits, R
 from backends.gateway.gate import OnOutcome
 from backends.gateway.logs import to_stream
 from backends.gateway.server import GatewayServer
+from backends.usage import UsageParser
 from backends.wire.options import WireOptions
 from scheduler.slots import Slots
 from tenants.tenant import Tenant
@@ -246,8 +247,10 @@ def _hang_up(gateway: GatewayServer) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="lmperf gateway", description="An OpenAI-compatible reverse proxy that keeps a queue policy."
+    parser = UsageParser(
+        prog="lmperf gateway",
+        description="An OpenAI-compatible reverse proxy that keeps a queue policy.",
+        allow_abbrev=False,
     )
     add_arguments(parser)
     return run_from_args(parser.parse_args(argv))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from backends.wire.options import WireOptions
-from backends.wire.url import parse_base_url
+from backends.wire.url import parse_stated_url
 from scheduler.cost import CostModel
 from scheduler.policies.build import PolicyContext, build_policy
 from scheduler.slots import Slots
@@ -117,14 +117,26 @@ class GatewayConfig:
                 )
         for upstream in self.upstreams:
             try:
-                parse_base_url(upstream.url)
+                parse_stated_url(upstream.url)
             except ValueError as error:
                 raise ConfigError(f"upstream {upstream.name!r}: {error}") from error
+        self._check_keys()
         if not self.probe_interval_s > 0:
             raise ConfigError(f"probe_interval_s must be > 0, got {self.probe_interval_s}")
         if self.default_tenant is not None:
             self._check_default(self.default_tenant)
         build_policy(self.policy, self.options, PolicyContext(cost=self.cost, prefill_rate=self.prefill_rate))
+
+    def _check_keys(self) -> None:
+        keys = [("the admin key", self.admin_key)]
+        keys += [(f"the key of upstream {upstream.name!r}", upstream.api_key) for upstream in self.upstreams]
+        keys += [(f"the key of tenant {tenant.name!r}", tenant.identity.api_key) for tenant in self.tenants]
+        for whose, key in keys:
+            if key is not None and (not _REFERENCE.search(key) or _REFERENCE.sub("", key).strip()):
+                raise ConfigError(
+                    f"{whose} is written out, where others can read it; put it into an environment variable and give "
+                    "${env:VARIABLE}"
+                )
 
     def _check_default(self, name: str) -> None:
         default = next((tenant for tenant in self.tenants if tenant.name == name), None)

@@ -76,3 +76,14 @@ def parse_base_url(text: str) -> BaseUrl:
         raise ValueError(f"the base URL of {parts.hostname} has a query or fragment; right would be {origin}")
     prefix = parts.path.rstrip("/")
     return BaseUrl(origin, prefix.removesuffix("/v1").rstrip("/"))
+
+
+def parse_stated_url(text: str) -> BaseUrl:
+    """A server as a scenario or a flag names it: a URL, or HOST:PORT. A bare word is more likely a slip (a model's name, say)
+    than a host on port 80, and would be waited for. ValueError as :func:`parse_base_url`.
+    """
+    found = parse_base_url(text)
+    host, _, _ = text.strip().partition("/")
+    if "://" not in text and not host.rpartition(":")[2].isdigit():
+        raise ValueError(f"{text!r} is neither a URL nor HOST:PORT; right would be {host}:8000 or http://{text}")
+    return found

@@ -17,6 +17,7 @@ from lmperf.exit_codes import ExitCode
 from lmperf.scenario.faults import ScenarioError
 from lmperf.wiring.captured import captured_run, known_limits, observations_of
 from scheduler.calibration.calibrate import Calibration, calibrate
+from scheduler.calibration.jackknife import MIN_CAPTURES
 from scheduler.server_model.spec import ServerLimits, encode_server_model
 
 _UNITS = {
@@ -87,22 +88,26 @@ def _say(console: Console, found: Calibration) -> None:
     law, limits, spans = found.spec.law, found.spec.limits, found.spans
     console.print("step = a + b * prefilled tokens + c * decoding sequences + d * resident KV tokens")
     table = _table()
-    for column in ("parameter", "value", "as captures are left out", "from spans alone, 95%", "unit"):
+    intervals = found.intervals()
+    for column in ("parameter", "value", *(["95%, jackknife over captures"] if intervals else []), "unit"):
         table.add_column(column, justify="left" if column in {"parameter", "unit"} else "right", no_wrap=True)
-    ranges = found.left_out_range()
     for term in law.__struct_fields__:
         value = getattr(law, term)
         if not value and term not in spans.intervals:
             continue
-        left_out, interval = ranges.get(term), spans.intervals.get(term)
+        interval = intervals.get(term)
         table.add_row(
             term.removesuffix("_us"),
             f"{value:,.4g}",
-            "" if left_out is None or len(found.held_out) < 2 else f"{left_out[0]:,.4g} to {left_out[1]:,.4g}",
-            "" if interval is None else f"[{interval.low:,.4g}, {interval.high:,.4g}]",
+            *([] if not intervals else ["" if interval is None else f"[{interval.low:,.4g}, {interval.high:,.4g}]"]),
             _UNITS.get(term, "us"),
         )
     console.print(table)
+    if not intervals:
+        console.print(
+            f"no intervals of the parameters: they take {MIN_CAPTURES} captures or more, each of which is left out once",
+            soft_wrap=True,
+        )
     console.print(
         f"max_num_seqs {limits.max_num_seqs}, max_num_batched_tokens {limits.max_num_batched_tokens}; fitted to "
         f"{spans.requests:,} requests, condition number {spans.condition:.0f}",

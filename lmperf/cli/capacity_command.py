@@ -12,7 +12,7 @@ from rich.console import Console
 from lmperf.cli.capacity_text import answer_data, print_points, sentence
 from lmperf.cli.counting import counted
 from lmperf.cli.live_checks import check_data, confirm_live, loads_around, print_checks, refuse_missing_secrets
-from lmperf.cli.output import log_file, output_folder
+from lmperf.cli.output import output_folder, results_folder
 from lmperf.cli.scenarios import named_scenario
 from lmperf.console import Progress, results_console
 from lmperf.exit_codes import ExitCode, worst
@@ -22,7 +22,6 @@ from lmperf.wiring.capacity import CapacityAnswer, find_capacity, own_choice, qu
 from lmperf.wiring.capacity_study import study_of
 from lmperf.wiring.confirm import LiveCheck
 from lmperf.wiring.offline import policy_choices
-from lmperf.wiring.results import free_folder
 from lmperf.wiring.variants import pinned, under_policy
 from loadgen.offline.workers import Workers
 
@@ -41,11 +40,10 @@ def run(args: argparse.Namespace) -> ExitCode:
     if args.target_rate is not None:
         study.factor_for(args.target_rate)
     wanted = [own_choice(study)] if choices is None else queued_choices(study, choices)
-    directory = free_folder(output_folder(args, f"capacity-{study.plan.name}"))
     console = results_console()
     progress = Progress(quiet=args.quiet)
     checks: list[LiveCheck] = []
-    with log_file(directory, args.argv):
+    with results_folder(output_folder(args, f"capacity-{study.plan.name}"), args.argv) as directory:
         progress.stage(f"{study.plan.name}: {', '.join(c.label for c in wanted)}; {len(study.seeds)} seeds a load")
         for warning in study.warnings:
             console.print(f"note: {warning}", soft_wrap=True)
@@ -111,7 +109,9 @@ def _exit_code(answer: CapacityAnswer, checks: Sequence[LiveCheck]) -> ExitCode:
     codes = [ExitCode.OK]
     if answer.interrupted or any(check.result.interrupted for check in checks):
         codes.append(ExitCode.INTERRUPTED)
-    if any(not check.valid for check in checks):
+    if any(check.result.target_failed is not None for check in checks):
+        codes.append(ExitCode.BACKEND)
+    if any(not check.result.summary.validity.valid for check in checks):
         codes.append(ExitCode.INVALID)
     unreachable = answer.target_rate is not None and all(
         found.fleet is None or found.fleet.count is None for found in answer.policies

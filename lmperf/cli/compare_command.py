@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from pathlib import Path
 
 from rich import box
 from rich.table import Table
@@ -14,10 +13,9 @@ from rich.text import Text
 from lmperf.console import results_console
 from lmperf.exit_codes import ExitCode, worst
 from lmperf.scenario.faults import Fault, Place, ScenarioError
+from lmperf.wiring.compared import Pair, compared, pair_of
 from lmperf.wiring.regression import Difference, differences, incomparable
-from loadgen.summary.files import read_summary
-from loadgen.summary.schema import Summary
-from loadgen.table import banner, title_of
+from loadgen.table import title_of
 
 
 def run(args: argparse.Namespace) -> ExitCode:
@@ -25,43 +23,52 @@ def run(args: argparse.Namespace) -> ExitCode:
         raise ScenarioError.single("<flags>", "one run alone cannot be compared", "name two or more run folders")
     if not 0 <= args.tolerance < math.inf:
         raise ScenarioError.single("<flags>", f"--tolerance is {args.tolerance}", "0 or more: 0.1 allows 10%")
-    base, *others = [(name, read_summary(Path(name))) for name in args.runs]
-    reasons = [(name, incomparable(base[1], other)) for name, other in others]
-    faults = [Fault(Place(name), (), f"cannot be compared with {base[0]}: {why}") for name, why in reasons if why]
+    base, *others = [compared(name) for name in args.runs]
+    reasons = [(other.name, incomparable(base, other)) for other in others]
+    faults = [Fault(Place(name), (), f"cannot be compared with {base.name}: {why}") for name, why in reasons if why]
     if faults:
         raise ScenarioError(faults)
+    invalid = [reason for side in (base, *others) for reason in side.invalid]
+    for reason in invalid:
+        print(f"INVALID RUN: {reason}", file=sys.stderr)
+    regressed = [other.name for other in others if _compare(pair_of(base, other), args.tolerance)]
     codes = [ExitCode.OK]
-    for name, summary in (base, *others):
-        for text in banner(summary):
-            print(f"{name}: {text.plain}", file=sys.stderr)
-            codes.append(ExitCode.INVALID)
-    for name, summary in others:
-        codes.append(_compare(base, (name, summary), args.tolerance))
+    if invalid:
+        codes.append(ExitCode.INVALID)
+    if regressed:
+        codes.append(ExitCode.REGRESSION)
+    if len(codes) > 2:
+        print(
+            f"both apply: {int(ExitCode.INVALID)}, a run is invalid (above), and {int(ExitCode.REGRESSION)}, a regression in "
+            f"{', '.join(regressed)}; the code is {int(worst(codes))}, since an invalid run proves no regression",
+            file=sys.stderr,
+        )
     return worst(codes)
 
 
-def _compare(base: tuple[str, Summary], run: tuple[str, Summary], tolerance: float) -> ExitCode:
-    found = differences(base[1], run[1])
+def _compare(pair: Pair, tolerance: float) -> bool:
+    """Prints one comparison; True for a regression."""
+    found = differences(pair)
     console = results_console()
-    for name, summary in (base, run):
-        console.print(f"{name}: {title_of(summary)}", soft_wrap=True)
+    for side in (pair.base, pair.run):
+        several = f", {len(side.summaries)} runs" if len(side.summaries) > 1 else ""
+        console.print(f"{side.name}: {title_of(side.summaries[0])}{several}", soft_wrap=True)
     console.print(_table(found, tolerance))
-    if any(one.base.interval or one.run.interval for one in found):
-        console.print("[95% intervals]: where both runs have one and they overlap, the difference proves nothing")
+    console.print(f"95% interval of the difference: {pair.how}", soft_wrap=True)
     regressed = [one for one in found if one.regressed(tolerance)]
     if not regressed:
-        console.print(f"no figure is worse by more than {tolerance:.0%}", soft_wrap=True)
-        return ExitCode.OK
+        console.print(f"no figure is worse by more than {tolerance:.0%} and beyond chance", soft_wrap=True)
+        return False
     named = ", ".join(f"{one.tenant} {one.figure.removesuffix(' ms')}" for one in regressed)
     console.print(f"REGRESSION beyond {tolerance:.0%}: {named}", soft_wrap=True)
-    return ExitCode.REGRESSION
+    return True
 
 
 def _table(found: list[Difference], tolerance: float) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column("tenant", overflow="fold")
     table.add_column("figure", no_wrap=True)
-    for name in ("first run", "this run", "difference"):
+    for name in ("first", "this", "difference"):
         table.add_column(name, justify="right")
     table.add_column("")
     last = None
@@ -87,10 +94,21 @@ def _change(one: Difference) -> str:
         return "-"
     if math.isinf(change):
         return "no longer reached" if change > 0 else "reached again"
-    return f"{change * 100:+.1f} points" if one.share else f"{change:+.1%}"
+    unit = " points" if one.share else "%"
+    shown = f"{change * 100:+.1f}{unit}"
+    if one.interval is None:
+        return shown
+    return f"{shown} [{one.interval.low * 100:+.1f}, {one.interval.high * 100:+.1f}]"
 
 
 def _word(one: Difference, tolerance: float) -> Text:
     if one.regressed(tolerance):
         return Text("WORSE", style="bold red")
-    return Text("within intervals" if one.within_noise else "", style="dim")
+    if one.within_noise:
+        return Text("may be chance", style="dim")
+    return Text("within the tolerance" if one.interval is not None and _worse(one) else "", style="dim")
+
+
+def _worse(one: Difference) -> bool:
+    change = one.change
+    return change is not None and (change > 0) is one.higher_is_worse and change != 0

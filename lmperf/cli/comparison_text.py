@@ -62,7 +62,9 @@ def print_as_captured(console: Console, runs: Mapping[str, Recorder]) -> None:
 def print_verdicts(console: Console, verdicts: Sequence[PolicyVerdict], noisy: Sequence[str], *, loads: str) -> None:
     """Decay, interference, attainment and throughput of every policy; below it every tenant's tail at both loads."""
     grown = ", ".join(noisy) or "every tenant"
-    table = _table(f"P99 decay and interference: {loads}; {grown} grows. [95% interval over seeds]")
+    known = any(verdict.throughput.interval is not None for verdict in verdicts)
+    over_seeds = " [95% interval over seeds]" if known else ""
+    table = _table(f"P99 decay and interference: {loads}; {grown} grows.{over_seeds}")
     for column in ("policy", "decay all", "decay in contract", "rho", "worst in contract", "throughput", "Jain"):
         table.add_column(column, justify="left" if column == "policy" else "right", overflow="fold")
     for verdict in verdicts:
@@ -71,7 +73,7 @@ def print_verdicts(console: Console, verdicts: Sequence[PolicyVerdict], noisy: S
             verdict.decay_all.format(2),
             verdict.decay_in_contract.format(2),
             verdict.rho.format(2),
-            verdict.worst_attainment.format(1, 100.0),
+            verdict.worst_attainment.format(1, 100.0, share=True),
             verdict.throughput_ratio.format(3),
             "-" if verdict.jain.value is None else f"{verdict.jain.value:.3f}",
         )

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from lmperf.catalog import find_scenario
 from lmperf.cli.comparison_text import print_reproduction
-from lmperf.cli.output import log_file, output_folder, percentiles_of
+from lmperf.cli.output import output_folder, percentiles_of, results_folder
 from lmperf.cli.run_command import run_once, show
 from lmperf.console import Progress, results_console
 from lmperf.exit_codes import ExitCode
@@ -21,7 +21,7 @@ from lmperf.wiring.captured import captured_run, server_for
 from lmperf.wiring.known import installed
 from lmperf.wiring.live import LiveOptions
 from lmperf.wiring.offline import TraceAnswer, policy_choices, replay_policies
-from lmperf.wiring.results import RunResult, free_folder
+from lmperf.wiring.results import RunResult
 from lmperf.wiring.saturation import resolve_with_saturation
 from loadgen.recorder import Recorder
 from loadgen.report.comparison import Comparison, FidelityTable
@@ -37,7 +37,6 @@ LIVE_POLICIES = ("fifo", "slo_aware")
 
 def run(args: argparse.Namespace) -> ExitCode:
     args.output_dir = args.output_dir or "results/demo"
-    directory = free_folder(output_folder(args, "demo"))
     progress = Progress(quiet=args.quiet)
     console = results_console()
     live: dict[str, RunResult] = {}
@@ -45,7 +44,7 @@ def run(args: argparse.Namespace) -> ExitCode:
         "Three tenants share one server: chat (short, wants its first token in 0.5 s), rag (long prompts, 1.5 s) and batch,\n"
         "which floods it in bursts of 100. Which queue in front of the server keeps chat and rag within their SLOs?\n"
     )
-    with log_file(directory, args.argv):
+    with results_folder(output_folder(args, "demo"), args.argv) as directory:
         for number, policy in enumerate(LIVE_POLICIES, start=1):
             progress.stage(f"[{number} of 3] live on the embedded server, policy {policy}, 25 s of arrivals")
             scenario = load_scenario(find_scenario("demo"), overrides=[f"policy={policy}"], known=installed())
@@ -70,12 +69,12 @@ def _simulated(trace: Path, directory: Path) -> TraceAnswer:
 
 
 def _conclude(console: Console, live: Mapping[str, RunResult], answer: TraceAnswer, directory: Path) -> None:
-    print_reproduction(console, [row for row in answer.reproduction if row.tenant == "all"], "regenerated")
+    print_reproduction(console, [row for row in answer.reproduction if row.tenant == "all"], answer.captured.arrivals)
     console.print(_table(live, answer.as_captured))
     console.print(
         "How to read it: 'kept' is the share of the tenant's requests that met all its limits. The simulator was calibrated "
         "from\nthe fifo run's client-side timestamps alone; where a policy ran live too, compare the two columns. A run of "
-        "25 s is too\nshort for a verdict at 99%, so every verdict above says 'undecided'.\n",
+        "25 s is too\nshort to call an SLO kept: its verdict is 'undecided', or 'BROKEN' where even so little shows it.\n",
         soft_wrap=True,
     )
     runs = {f"{policy} (live)": result.summary for policy, result in live.items()}
@@ -85,7 +84,7 @@ def _conclude(console: Console, live: Mapping[str, RunResult], answer: TraceAnsw
         directory / "comparison.html",
         Comparison(
             runs=runs,
-            fidelity=FidelityTable(rows=answer.reproduction),
+            fidelity=FidelityTable(rows=answer.reproduction, arrivals=answer.captured.arrivals),
             targets={t.name: t.slo.attainment for t in tenants if t.slo.attainment is not None},
             noisy=("batch",),
             in_contract=("chat", "rag"),

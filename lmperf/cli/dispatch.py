@@ -19,6 +19,7 @@ _MODULES = {
     "report": "lmperf.cli.report_command",
     "compare": "lmperf.cli.compare_command",
     "trace": "lmperf.cli.trace_command",
+    "doctor": "lmperf.cli.doctor_command",
     "validate": "lmperf.cli.validate_command",
     "schema": "lmperf.cli.list_commands",
     "scenarios": "lmperf.cli.list_commands",

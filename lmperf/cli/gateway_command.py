@@ -24,7 +24,8 @@ from lmperf.scenario.load import Scenario, load_scenario
 from lmperf.scenario.resolve import resolve
 from lmperf.wiring.dispatching import slots_of
 from lmperf.wiring.known import installed
-from lmperf.wiring.results import FOREVER_NS, free_folder, window_as_run, write_results
+from lmperf.wiring.results import FOREVER_NS, window_as_run, write_results
+from lmperf.wiring.run_folder import claimed
 from lmperf.wiring.targets import wire_options
 from loadgen.recorder import Recorder
 from loadgen.table import tenant_table
@@ -70,7 +71,10 @@ def _serve(args: argparse.Namespace) -> int:
 
 
 def _scenario(args: argparse.Namespace) -> Scenario:
-    return load_scenario(find_scenario(args.scenario), overrides=args.settings, known=installed(), traffic=False)
+    scenario = load_scenario(find_scenario(args.scenario), overrides=args.settings, known=installed(), traffic=False)
+    if scenario.secrets.written_out:
+        raise ScenarioError(scenario.secrets.written_out)
+    return scenario
 
 
 def config_of(scenario: Scenario) -> GatewayConfig:
@@ -94,8 +98,16 @@ def _traced(
     load_base: Callable[[], GatewayConfig] | None,
     resolve_reference: Callable[[str], str],
 ) -> int:
-    directory = free_folder(Path(args.trace))
-    directory.mkdir(parents=True, exist_ok=True)
+    with claimed(Path(args.trace), flag="--trace") as directory:
+        return _recorded(args, directory, load_base, resolve_reference)
+
+
+def _recorded(
+    args: argparse.Namespace,
+    directory: Path,
+    load_base: Callable[[], GatewayConfig] | None,
+    resolve_reference: Callable[[str], str],
+) -> int:
     holder: list[Recorder] = []
 
     def on_start(gateway: GatewayServer) -> None:

@@ -100,6 +100,8 @@ def agreement(checks: Sequence[LiveCheck]) -> str:
 
 def _kept(check: LiveCheck) -> str:
     if not check.valid:
+        if check.result.target_failed is not None:
+            return check.result.target_failed
         return "the live run is invalid: its own generator or server fell behind"
     if check.kept_live == check.kept_simulated:
         return "both are at target" if check.kept_live else "both miss a target"

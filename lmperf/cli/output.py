@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from lmperf.scenario.faults import ScenarioError
 from lmperf.scenario.secrets import redact_argv
+from lmperf.wiring.run_folder import LOG, claimed
 
 
 def percentiles_of(args: argparse.Namespace) -> tuple[float, ...]:
@@ -29,29 +31,31 @@ def percentiles_of(args: argparse.Namespace) -> tuple[float, ...]:
 def output_folder(args: argparse.Namespace, name: str) -> Path:
     """``--output-dir``, else a folder of its own for this run."""
     if args.output_dir is not None:
+        if not args.output_dir.strip():
+            raise ScenarioError.single("<flags>", "--output-dir is empty", "name a folder, or leave it out")
         return Path(args.output_dir)
     stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
-    return Path("results") / f"{name}-{stamp}"
+    return Path("results") / f"{_file_name(name)}-{stamp}"
+
+
+def _file_name(name: str) -> str:
+    """A scenario's name where a path's part belongs: it may hold slashes, and must not lead out of the folder."""
+    return re.sub(r"[^\w.-]+", "-", name).strip("-.") or "run"
 
 
 @contextmanager
-def log_file(directory: Path, argv: list[str]) -> Iterator[None]:
-    """``log.txt`` of a run, begun by the command without its secrets. Raises ScenarioError when nothing can be written
-    there."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        handler = logging.FileHandler(directory / "log.txt", encoding="utf-8")
-    except OSError as error:
-        raise ScenarioError.single(
-            "<flags>", f"results cannot be written to {directory} ({error.strerror})", "name another --output-dir"
-        ) from error
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    root = logging.getLogger()
-    root.addHandler(handler)
-    root.setLevel(logging.INFO)
-    logging.getLogger("lmperf").info("lmperf %s", " ".join(redact_argv(argv)))
-    try:
-        yield
-    finally:
-        root.removeHandler(handler)
-        handler.close()
+def results_folder(wanted: Path, argv: list[str]) -> Iterator[Path]:
+    """A folder for the results of one command, ``wanted`` or a numbered sibling, with a ``log.txt`` that begins with the
+    command without its secrets. Raises ScenarioError when nothing can be written there."""
+    with claimed(wanted) as directory:
+        handler = logging.FileHandler(directory / LOG, encoding="utf-8")
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        root = logging.getLogger()
+        root.addHandler(handler)
+        root.setLevel(logging.INFO)
+        logging.getLogger("lmperf").info("lmperf %s", " ".join(redact_argv(argv)))
+        try:
+            yield directory
+        finally:
+            root.removeHandler(handler)
+            handler.close()

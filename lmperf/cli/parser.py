@@ -24,11 +24,20 @@ PASS_THROUGH = ("emulate", "gateway")
 
 
 class Parser(argparse.ArgumentParser):
-    """Wrong flags are a bad configuration: exit code 104, not argparse's 2."""
+    """Wrong flags are a bad configuration: exit code 104, not argparse's 2. As ``backends.usage``, which cannot be imported
+    before the front door knows that ``backends`` is lmperf's own."""
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
         self.exit(int(ExitCode.BAD_CONFIG), f"{self.prog}: {message}\n")
+
+
+def _wait(text: str) -> float:
+    """Seconds to wait: 0 or more, and not for ever."""
+    seconds = float(text)
+    if not 0 <= seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is no time to wait: 0 or more seconds")
+    return seconds
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -51,6 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
     _compare(commands.add_parser("compare", help="two or more runs side by side", allow_abbrev=False))
     _trace(commands.add_parser("trace", help="inspect, convert, slice, scale, import traces", allow_abbrev=False))
     _validate(commands.add_parser("validate", help="check a scenario and print its plan", allow_abbrev=False))
+    _doctor(commands.add_parser("doctor", help="can a run on this machine be trusted?", allow_abbrev=False))
     commands.add_parser("schema", help="print the JSON Schema of scenario files", allow_abbrev=False)
     commands.add_parser("scenarios", help="list the built-in scenarios", allow_abbrev=False)
     commands.add_parser("policies", help="list the installed queue policies", allow_abbrev=False)
@@ -109,7 +119,7 @@ def _run(parser: argparse.ArgumentParser) -> None:
         "--tokenizer", metavar="DIR", help="local tokenizer for exact prompt lengths; nothing is fetched"
     )
     target.add_argument(
-        "--ready-timeout", type=float, default=600.0, metavar="S", help="wait so long for the server (600)"
+        "--ready-timeout", type=_wait, default=600.0, metavar="S", help="wait so long for the server (600)"
     )
     load = parser.add_argument_group("load")
     load.add_argument("--num-prompts", type=int, metavar="N", help="stop after N requests")
@@ -167,9 +177,9 @@ def _simulate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, metavar="N", help="replicates of a scenario (default: 20; a trace: 1)")
     parser.add_argument(
         "--arrivals",
-        choices=("after", "recorded"),
-        default="after",
-        help="of requests that came because another ended: regenerate them (default), or their recorded times",
+        choices=("regenerated", "recorded"),
+        default="regenerated",
+        help="of requests that came because another ended: anew from the simulated answers (default), or at their own times",
     )
     parser.add_argument("--processes", type=int, metavar="N", help="default: all cores")
     _scenario_flags(parser)
@@ -184,7 +194,7 @@ def _live_flags(parser: argparse.ArgumentParser, what: str) -> None:
         "--live-duration", type=float, default=60.0, metavar="S", help="arrivals of each live run, s (60)"
     )
     parser.add_argument(
-        "--ready-timeout", type=float, default=600.0, metavar="S", help="wait so long for the server (600)"
+        "--ready-timeout", type=_wait, default=600.0, metavar="S", help="wait so long for the server (600)"
     )
 
 
@@ -251,9 +261,13 @@ def _report(parser: argparse.ArgumentParser) -> None:
 
 def _compare(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Runs side by side; exits with 108 when a later run is worse than the first beyond --tolerance."
+        "Runs side by side, with 95% intervals of their differences; exits with 108 when a later one is worse than the first "
+        "beyond --tolerance and beyond chance. A folder of run folders (one a seed) counts as one side: with five or more, "
+        "runs of one seed are paired. An invalid run exits with 107, also when it is worse; both are printed."
     )
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="run folders; the first is the one compared with")
+    parser.add_argument(
+        "runs", nargs="+", metavar="RUN", help="run folders, or folders of them; the first is the one compared with"
+    )
     parser.add_argument(
         "--tolerance", type=float, default=0.1, metavar="X", help="relative growth allowed (default 0.1)"
     )
@@ -261,12 +275,12 @@ def _compare(parser: argparse.ArgumentParser) -> None:
 
 def _trace(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    inspect = actions.add_parser("inspect", help="what a trace holds")
+    inspect = actions.add_parser("inspect", help="what a trace holds", allow_abbrev=False)
     inspect.add_argument("trace")
-    convert = actions.add_parser("convert", help="a public or captured format to our parquet")
-    slice_ = actions.add_parser("slice", help="a part of a trace, by time or rows")
-    scale = actions.add_parser("scale", help="a trace played faster or slower")
-    import_ = actions.add_parser("import", help="any access log (CSV, JSONL) to our parquet")
+    convert = actions.add_parser("convert", help="a public or captured format to our parquet", allow_abbrev=False)
+    slice_ = actions.add_parser("slice", help="a part of a trace, by time or rows", allow_abbrev=False)
+    scale = actions.add_parser("scale", help="a trace played faster or slower", allow_abbrev=False)
+    import_ = actions.add_parser("import", help="any access log (CSV, JSONL) to our parquet", allow_abbrev=False)
     for action in (convert, slice_, scale, import_):
         action.add_argument("trace")
         action.add_argument("--output", "-o", required=True, metavar="FILE", help="parquet file to write")
@@ -287,3 +301,21 @@ def _validate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("scenario")
     parser.add_argument("--at", choices=("none", "baseline", "raised"))
     _scenario_flags(parser)
+
+
+def _doctor(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Look at the machine (clock, timers, open files, CPUs and load) and, with --model, at the server: one line each, "
+        "with what to do. Exits with 0 when a run can be trusted; else 104 (set-up), 106 (server) or 107 (the generator "
+        "would fall behind)."
+    )
+    parser.add_argument("--model", metavar="URL", help="the server, as host:port or URL")
+    parser.add_argument("--api-key", metavar="KEY", help="bearer key; better: '${env:NAME}'")
+    parser.add_argument("--insecure", action="store_true", help="accept any TLS certificate")
+    parser.add_argument(
+        "--concurrency",
+        type=int,
+        default=64,
+        metavar="N",
+        help="connections that a run will have (default: %(default)s)",
+    )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import sys
 from pathlib import Path
 
 import uvloop
 
-from lmperf.cli.output import log_file, output_folder, percentiles_of
+from lmperf.cli.output import output_folder, percentiles_of, results_folder
 from lmperf.cli.scenarios import scenario_of
 from lmperf.console import Progress, results_console
 from lmperf.exit_codes import ExitCode
@@ -17,7 +18,7 @@ from lmperf.scenario.load import Scenario
 from lmperf.scenario.model import At
 from lmperf.scenario.plan import Plan
 from lmperf.wiring.live import LiveOptions, run_live
-from lmperf.wiring.results import RunResult, free_folder
+from lmperf.wiring.results import RunResult
 from lmperf.wiring.saturation import resolve_with_saturation
 
 
@@ -33,8 +34,7 @@ def run(args: argparse.Namespace) -> ExitCode:
 
         print_plan(plan)
         return ExitCode.OK
-    directory = free_folder(output_folder(args, plan.name))
-    with log_file(directory, args.argv):
+    with results_folder(output_folder(args, plan.name), args.argv) as directory:
         result = run_once(
             scenario,
             plan,
@@ -47,6 +47,8 @@ def run(args: argparse.Namespace) -> ExitCode:
             Progress(quiet=args.quiet),
         )
     show(result)
+    if result.target_failed is not None:
+        print(f"lmperf run: {result.target_failed}", file=sys.stderr)
     return result.exit_code(strict=args.strict)
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
+from pathlib import Path as FilePath
 from typing import Any
 
 from lmperf.catalog import find_scenario
-from lmperf.scenario.faults import Fault, Place, ScenarioError
+from lmperf.scenario.faults import Fault, Path, Place, ScenarioError
 from lmperf.scenario.load import Scenario, load_scenario, scenario_from_data
 from lmperf.wiring.known import installed
 
@@ -16,10 +16,32 @@ DEFAULT_INPUT_TOKENS = 1024
 DEFAULT_OUTPUT_TOKENS = 128
 
 
+_FLAGS: dict[Path, str] = {
+    ("num_prompts",): "--num-prompts",
+    ("duration_s",): "--duration",
+    ("seed",): "--seed",
+    ("policy",): "--policy",
+    ("policy", "name"): "--policy",
+    ("slots", "sequences"): "--concurrency",
+    ("backend", "server_model"): "--server-model",
+    ("backend", "tokenizer"): "--tokenizer",
+    ("backend", "api_key"): "--api-key",
+    ("backend", "url"): "--model, --base-url",
+    ("tenants", "default", "users"): "--concurrency",
+    ("tenants", "default", "rate"): "--request-rate",
+    ("tenants", "default", "arrivals", "burstiness"): "--burstiness",
+    ("tenants", "default", "prompt"): "--random-input-len",
+    ("tenants", "default", "output"): "--random-output-len",
+}
+"""Which flag of the one-shot benchmark gave what: faults name it."""
+
+
 def scenario_of(args: argparse.Namespace) -> Scenario:
     """The scenario of ``lmperf run``. Raises ScenarioError with every fault."""
     if args.scenario is None:
-        return scenario_from_data(quick_scenario(args), file="<flags>", overrides=args.settings, known=installed())
+        return scenario_from_data(
+            quick_scenario(args), file="<flags>", flags=_FLAGS, overrides=args.settings, known=installed()
+        )
     return load_scenario(find_scenario(args.scenario), overrides=[*_overrides(args), *args.settings], known=installed())
 
 
@@ -134,7 +156,7 @@ def quick_scenario(args: argparse.Namespace) -> dict[str, Any]:
         "api_key": args.api_key,
         "headers": headers or None,
         "insecure": args.insecure or None,
-        "tokenizer": None if args.tokenizer is None else str(Path(args.tokenizer).resolve()),
+        "tokenizer": None if args.tokenizer is None else str(FilePath(args.tokenizer).resolve()),
         "server_model": args.server_model,
         "ignore_eos": True if args.ignore_eos is None else args.ignore_eos,
     }

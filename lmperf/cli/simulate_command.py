@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -12,21 +13,23 @@ import msgspec
 from rich.console import Console
 
 from lmperf.cli.comparison_text import print_as_captured, print_reproduction, print_verdicts
-from lmperf.cli.output import log_file, output_folder
+from lmperf.cli.output import output_folder, results_folder
 from lmperf.cli.scenarios import named_scenario
 from lmperf.console import Progress, results_console
 from lmperf.exit_codes import ExitCode
 from lmperf.scenario.faults import ScenarioError
+from lmperf.scenario.resolve import resolve
+from lmperf.scenario.secrets import redact_argv
 from lmperf.wiring.captured import captured_run, is_trace, server_for
 from lmperf.wiring.offline import (
     ScenarioAnswer,
     TraceAnswer,
+    known_server,
     policy_choices,
     replay_policies,
     simulate_scenario,
     simulate_trace,
 )
-from lmperf.wiring.results import free_folder
 from lmperf.wiring.what_if import apply, compare, parse_what_if
 from loadgen.offline.experiment import OnProgress, PolicyChoice
 from loadgen.offline.verdicts import PolicyVerdict
@@ -62,9 +65,8 @@ def run(args: argparse.Namespace) -> ExitCode:
     # Read before a folder is made: a file that cannot be used leaves nothing behind.
     work = _trace(args, choices) if is_trace(args.source) else _scenario(args, choices)
     name = Path(args.source).stem or "trace"
-    directory = free_folder(output_folder(args, f"simulate-{name}"))
     console = results_console()
-    with log_file(directory, args.argv):
+    with results_folder(output_folder(args, f"simulate-{name}"), args.argv) as directory:
         work(Progress(quiet=args.quiet), console, directory)
     console.print(f"written: {directory / 'comparison.html'}, {directory / 'comparison.json'}", soft_wrap=True)
     return ExitCode.OK
@@ -77,6 +79,8 @@ def _counted(progress: Progress, what: str) -> OnProgress:
 
 def _scenario(args: argparse.Namespace, choices: Sequence[PolicyChoice]) -> Work:
     scenario = named_scenario(args.source, args)
+    # Any saturation will do to see whether there is a server model; the true one takes a simulation.
+    known_server(resolve(scenario, saturation=scenario.model.load.saturation or 1.0))
     seeds = args.seeds or DEFAULT_SEEDS
 
     def work(progress: Progress, console: Console, directory: Path) -> None:
@@ -139,7 +143,7 @@ def _trace(args: argparse.Namespace, choices: Sequence[PolicyChoice]) -> Work:
             found = compare(what_if, captured, server, choices, processes=args.processes, on_progress=counted)
             answer = replace(answer, comparisons=[found])
             progress.done()
-            say_trace(console, answer, args.arrivals, what_if.text)
+            say_trace(console, answer, what_if.text)
             _write(directory, [(found.noisy, found.verdicts)], command=args.argv, answer=answer, what_if=what_if.text)
             return
         progress.stage("deriving baseline and raised loads")
@@ -147,13 +151,13 @@ def _trace(args: argparse.Namespace, choices: Sequence[PolicyChoice]) -> Work:
             answer, choices, processes=args.processes, on_progress=_counted(progress, "simulated runs")
         )
         progress.done()
-        say_trace(console, answer, args.arrivals)
+        say_trace(console, answer)
         _write(directory, [(c.noisy, c.verdicts) for c in answer.comparisons], command=args.argv, answer=answer)
 
     return work
 
 
-def say_trace(console: Console, answer: TraceAnswer, arrivals: str, what_if: str | None = None) -> None:
+def say_trace(console: Console, answer: TraceAnswer, what_if: str | None = None) -> None:
     """The whole answer in the terminal. ``what_if``: the difference that the comparison is about, if one was asked for."""
     law = answer.server.law
     source = "fitted to this trace" if answer.fit is not None else "as named"
@@ -162,7 +166,7 @@ def say_trace(console: Console, answer: TraceAnswer, arrivals: str, what_if: str
         f"{law.c_us:.2f} us/sequence + {law.d_us:.4f} us/KV token, offset {law.offset_us / 1000:.1f} ms",
         soft_wrap=True,
     )
-    print_reproduction(console, answer.reproduction, arrivals)
+    print_reproduction(console, answer.reproduction, answer.captured.arrivals)
     print_as_captured(console, answer.as_captured)
     if what_if is not None:
         console.print(
@@ -207,7 +211,7 @@ def _write(
     fidelity = None
     if isinstance(answer, TraceAnswer):
         tenants = answer.captured.tenants
-        fidelity = FidelityTable(rows=answer.reproduction)
+        fidelity = FidelityTable(rows=answer.reproduction, arrivals=answer.captured.arrivals)
     else:
         tenants = answer.experiment.recipe.tenants
     targets = {t.name: t.slo.attainment for t in tenants if t.slo.attainment is not None}
@@ -223,5 +227,5 @@ def _write(
             baseline="the baseline load" if what_if is None else "the trace as captured",
             raised="the raised load" if what_if is None else f"what if ({what_if})",
         ),
-        command=f"lmperf {' '.join(command)}",
+        command=f"lmperf {shlex.join(redact_argv(command))}",
     )

@@ -10,10 +10,9 @@ import msgspec
 from rich import box
 from rich.table import Table
 
-from lmperf.cli.output import log_file, output_folder
+from lmperf.cli.output import output_folder, results_folder
 from lmperf.console import Progress, results_console
 from lmperf.exit_codes import ExitCode
-from lmperf.wiring.results import free_folder
 from lmperf.wiring.suite import SuiteResult, run_suite, study_choices
 from loadgen.offline.experiment import OnProgress
 
@@ -23,12 +22,11 @@ _TRACE_BESIDE = Path("../shared/traces/azure-llm-2023/AzureLLMInferenceTrace_con
 
 def run_suite_command(args: argparse.Namespace) -> ExitCode:
     progress = Progress(quiet=args.quiet)
-    directory = free_folder(output_folder(args, f"suite-{args.suite}"))
     console = results_console()
     choices = study_choices("all" if args.policies == "fifo,wfq,slo_aware" else args.policies)
     seeds = args.seeds or DEFAULT_SEEDS
     trace = Path(args.trace) if args.trace is not None else _TRACE_BESIDE
-    with log_file(directory, args.argv):
+    with results_folder(output_folder(args, f"suite-{args.suite}"), args.argv) as directory:
 
         def on_scenario(name: str) -> OnProgress:
             started = time.monotonic()

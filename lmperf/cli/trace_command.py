@@ -15,6 +15,7 @@ from lmperf.console import results_console
 from lmperf.exit_codes import ExitCode
 from lmperf.scenario.faults import ScenarioError
 from loadgen.trace.convert import convert
+from loadgen.trace.errors import TraceError
 from loadgen.trace.public import access_log
 from loadgen.trace.read import is_own, read_any
 from loadgen.trace.reader import Trace, read_trace
@@ -33,6 +34,8 @@ def run(args: argparse.Namespace) -> ExitCode:
     except (KeyError, ValueError) as error:
         # Wrong flags (a rule, a map, a speed, a format) raise these with a sentence for people.
         raise ScenarioError.single("<flags>", str(error.args[0])) from error
+    if not len(rows):
+        raise TraceError(path, _nothing(path, args, rows))
     target = Path(args.output)
     if target.resolve() == path.resolve():
         raise ScenarioError.single("<flags>", f"-o {target} is the trace itself", "name another file")
@@ -58,10 +61,27 @@ def _rows(path: Path, args: argparse.Namespace) -> TraceRows:
         case "import":
             return _with_tenants(access_log.read(path, access_log.parse_map(args.map)), args.tenants)
         case "slice":
+            if args.rows is not None and args.rows < 1:
+                raise ValueError(f"--rows is {args.rows}: at least 1")
             rows = slice_time(read_any(path), args.start, args.end)
             return slice_rows(rows, 0, args.rows) if args.rows is not None else rows
         case _:
             return scale(read_any(path), args.speed)
+
+
+def _nothing(path: Path, args: argparse.Namespace, rows: TraceRows) -> str:
+    """Why an action came to no row at all: an empty trace is a mistake somewhere, and nobody can use it."""
+    if args.action == "slice":
+        whole = read_any(path)
+        if len(whole):
+            end = "its end" if args.end is None else f"{args.end:g} s"
+            last_s = int(whole.arrival_ns.max()) / 1e9
+            return (
+                f"none of its {len(whole):,} rows is in the slice from {args.start:g} s to {end}: they arrive from "
+                f"{int(whole.arrival_ns.min()) / 1e9:g} s to {last_s:g} s"
+            )
+    what = f"the map {args.map!r}" if args.action == "import" else f"the format {rows.source}"
+    return f"no row was found, read by {what}: the file holds {path.stat().st_size:,} bytes and no request"
 
 
 def _with_tenants(rows: TraceRows, rule: str | None) -> TraceRows:
@@ -80,6 +100,8 @@ def _inspect(path: Path) -> None:
         + ("" if cv is None else f", gaps' coefficient of variation {cv:.2f} (Poisson: 1)"),
         soft_wrap=True,
     )
+    if not facts["measured"] and not is_own(path):
+        console.print("no latencies recorded: a workload, not a result")
     if facts["sessions"]:
         console.print(f"{facts['sessions']:,} sessions")
     if facts["prefix_block_tokens"]:
@@ -94,6 +116,8 @@ def _say_header(console: Console, trace: Trace) -> None:
     queue = f"policy {metadata.policy}" if metadata.queueing == "policy" else "queueing: target"
     statuses = trace.values("status")
     counts = ", ".join(f"{statuses.count(status):,} {status}" for status in dict.fromkeys(statuses))
+    if metadata.kind == "imported" and set(statuses) == {"unfinished"}:
+        counts = f"{len(statuses):,} arrivals, no latencies recorded"
     known = metadata.slots or {}
     slots = slots_text(known.get("sequences"), known.get("prefill_tokens"))
     console.print(f"{metadata.kind} run, {queue}, slots {slots}: {counts or 'no rows'}", soft_wrap=True)
@@ -110,7 +134,7 @@ def _tenants(tenants: list[dict[str, Any]]) -> Table:
         cells = []
         for lengths in (tenant["prompt_tokens"], tenant["output_tokens"]):
             if lengths is None:
-                cells += ["-"] * 4
+                cells += ["unknown", *["-"] * 3]
             else:
                 cells += [f"{lengths['mean']:,.1f}", *(f"{lengths[name]:,}" for name in ("p50", "p99", "max"))]
         table.add_row(tenant["tenant"], f"{tenant['requests']:,}", *cells)

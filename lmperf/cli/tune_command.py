@@ -13,14 +13,13 @@ from rich.table import Table
 
 from lmperf.cli.counting import counted
 from lmperf.cli.live_checks import check_data, confirm_live, print_checks, refuse_missing_secrets
-from lmperf.cli.output import log_file, output_folder
+from lmperf.cli.output import output_folder, results_folder
 from lmperf.cli.scenarios import named_scenario
 from lmperf.console import Progress, results_console
 from lmperf.exit_codes import ExitCode, worst
 from lmperf.scenario.faults import ScenarioError
 from lmperf.wiring.confirm import LiveCheck
 from lmperf.wiring.offline import policy_choices
-from lmperf.wiring.results import free_folder
 from lmperf.wiring.tune import Trial, TuneAnswer, Tuner, efficient, tune
 from loadgen.offline.verdicts import Figure
 from loadgen.offline.workers import Workers
@@ -43,8 +42,7 @@ def run(args: argparse.Namespace) -> ExitCode:
     checks: list[LiveCheck] = []
     with Workers(args.processes) as workers:
         tuner = Tuner(scenario, seeds=args.seeds, workers=workers, on_runs=lambda what: counted(progress, what))
-        directory = free_folder(output_folder(args, f"tune-{tuner.answer.raised.name}"))
-        with log_file(directory, args.argv):
+        with results_folder(output_folder(args, f"tune-{tuner.answer.raised.name}"), args.argv) as directory:
             progress.stage(f"{tuner.answer.raised.name}: baseline and raised load, {args.seeds} seeds a trial")
             answer = tune(tuner, choices, on_trial=lambda state: _write(directory, state, ()))
             progress.done()
@@ -65,7 +63,9 @@ def _exit_code(answer: TuneAnswer, checks: Sequence[LiveCheck]) -> ExitCode:
     codes = [ExitCode.OK]
     if answer.interrupted or any(check.result.interrupted for check in checks):
         codes.append(ExitCode.INTERRUPTED)
-    if any(not check.valid for check in checks):
+    if any(check.result.target_failed is not None for check in checks):
+        codes.append(ExitCode.BACKEND)
+    if any(not check.result.summary.validity.valid for check in checks):
         codes.append(ExitCode.INVALID)
     return worst(codes)
 
@@ -90,7 +90,7 @@ def _say(console: Console, answer: TuneAnswer) -> None:
         table.add_row(
             mark,
             trial.setting.label,
-            verdict.worst_attainment.format(1, 100.0),
+            verdict.worst_attainment.format(1, 100.0, share=True),
             str(len(trial.missed)),
             verdict.decay_in_contract.format(2),
             verdict.rho.format(2),

@@ -12,6 +12,14 @@ from pydantic_core import CoreSchema
 
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
+MAX_SECONDS = 30 * 86_400
+"""Of any time in a scenario: 30 days. A larger one is a slip of units, and planning it would take as long as it sounds."""
+MAX_RATE = 1_000_000
+Seconds = Annotated[float, Field(gt=0, le=MAX_SECONDS)]
+SecondsOrZero = Annotated[float, Field(ge=0, le=MAX_SECONDS)]
+Milliseconds = Annotated[float, Field(gt=0, le=MAX_SECONDS * 1000)]
+MillisecondsOrZero = Annotated[float, Field(ge=0, le=MAX_SECONDS * 1000)]
+Rate = Annotated[float, Field(gt=0, le=MAX_RATE)]
 Share = Annotated[float, Field(gt=0, lt=1)]
 PositiveInt = Annotated[int, Field(ge=1)]
 

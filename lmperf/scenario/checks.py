@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from backends.wire.url import parse_base_url
+from backends.wire.url import parse_stated_url
 from lmperf.scenario.faults import Fault, Path, one_of
 from lmperf.scenario.model import Growth
 from lmperf.scenario.secrets import REFERENCE
@@ -61,7 +61,9 @@ def _names(view: View) -> Iterator[Fault]:
         path = ("tenants", group)
         if not group or not all(c.isascii() and (c.isalnum() or c in "_-") for c in group) or group.isdigit():
             yield view.fault(
-                path, "cannot be a tenant's name", "use letters, digits, `-` and `_`, and at least one that is no digit"
+                path,
+                "cannot be a tenant's name",
+                "use letters without accents (a to z), digits, `-` and `_`, and at least one that is no digit",
             )
         for name in tenant_names(group, min(view.count(group), 10_000)):
             if name in seen:
@@ -79,8 +81,9 @@ def _backend(view: View) -> Iterator[Fault]:
         url = view.value((*owner, key))
         if isinstance(url, str):
             try:
-                # A number stands in for a reference: it may be a host, a port, or all of it.
-                parse_base_url(REFERENCE.sub("1", url))
+                # A number stands in for a reference: it may be a host, a port, or all of it with its scheme.
+                stood_in = REFERENCE.sub("1", url)
+                parse_stated_url(stood_in if stood_in == url or "://" in url else f"http://{stood_in}")
             except ValueError as error:
                 problem, _, remedy = str(error).partition("; ")
                 yield view.fault((*owner, key), problem, remedy)

@@ -102,10 +102,13 @@ def parse_document(text: str, *, file: str = "<text>", folder: FilePath | None =
     return Document(file, data, reader.places, tuple(reader.faults), folder)
 
 
-def document_from_data(data: dict[str, Any], *, file: str = "<command line>") -> Document:
-    """A document that was never a file: everything in it stands at ``file``, without lines."""
+def document_from_data(
+    data: dict[str, Any], *, file: str = "<command line>", flags: Mapping[Path, str] | None = None
+) -> Document:
+    """A document that was never a file: everything in it stands at ``file``, without lines, or at the flag that gave it."""
     places: dict[Path, Place] = {}
     mark_places(places, (), data, Place(file))
+    places.update({path: Place(flag) for path, flag in (flags or {}).items() if path in places})
     return Document(file, data, places)
 
 

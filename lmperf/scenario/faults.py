@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+from tenants.nearest import nearest
 
 Path = tuple[str | int, ...]
 """Keys and list indices from the top of a scenario: ``("tenants", "chat", "rate")``."""
@@ -16,12 +17,6 @@ COMMAND_LINE = "--set"
 def render_path(path: Path) -> str:
     """The path as ``--set`` takes it: ``tenants.chat.slo.objectives.0.p``; a key that itself holds a dot is quoted."""
     return ".".join(f'"{part}"' if isinstance(part, str) and "." in part else str(part) for part in path)
-
-
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that ``name`` was most likely meant to be, if any is close."""
-    close = difflib.get_close_matches(name.lower(), {k.lower(): k for k in known}, n=1, cutoff=0.6)
-    return next((k for k in known if close and k.lower() == close[0]), None)
 
 
 def one_of(name: str, known: Iterable[str]) -> str:

@@ -7,9 +7,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from lmperf.scenario.document import Document
-from lmperf.scenario.faults import Fault, Path, nearest, one_of
+from lmperf.scenario.faults import Fault, Path, one_of
 from lmperf.scenario.secrets import is_secret
 from lmperf.scenario.shape import choices_at, description_at, keys_at
+from tenants.nearest import nearest
 
 _KINDS = {
     "float_type": "a number",
@@ -49,7 +50,7 @@ def _fault(error: dict[str, Any], document: Document) -> Fault:
         return document.fault(shown, f"must be {_KINDS[kind]}, got {got}", _hint(error, about))
     if kind in _BOUNDS:
         sign, key = _BOUNDS[kind]
-        return document.fault(shown, f"must be {sign} {context[key]:g}, got {got}", about)
+        return document.fault(shown, f"must be {sign} {context[key]:,.12g}, got {got}", about)
     if kind in {"enum", "literal_error"}:
         return document.fault(shown, f"cannot be {got}", one_of(str(error["input"]), choices_at(path)))
     if kind == "too_short":

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from lmperf.scenario.checks import run_faults
 from lmperf.scenario.document import Document, document_from_data, parse_document, read_document
-from lmperf.scenario.faults import Fault, ScenarioError
+from lmperf.scenario.faults import Fault, Path, ScenarioError
 from lmperf.scenario.field_faults import field_faults
 from lmperf.scenario.known import Known
 from lmperf.scenario.model import ScenarioModel
@@ -60,12 +60,15 @@ def scenario_from_data(
     data: Mapping[str, Any],
     *,
     file: str = "<command line>",
+    flags: Mapping[Path, str] | None = None,
     overrides: Sequence[str] = (),
     known: Known | None = None,
     traffic: bool = True,
 ) -> Scenario:
-    """As :func:`load_scenario`, from data that flags made; ``file`` is what faults name as its place."""
-    return _checked(document_from_data(dict(data), file=file), overrides, known, traffic=traffic)
+    """As :func:`load_scenario`, from data that flags made; ``file`` is what faults name as its place, or that of ``flags``
+    which gave the value.
+    """
+    return _checked(document_from_data(dict(data), file=file, flags=flags), overrides, known, traffic=traffic)
 
 
 def _checked(document: Document, overrides: Sequence[str], known: Known | None, *, traffic: bool) -> Scenario:

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from lmperf.scenario.base import NotNegative, Part, Positive, PositiveInt
+from lmperf.scenario.base import Part, Positive, PositiveInt, Seconds, SecondsOrZero
 from lmperf.scenario.server_model import BackendModel, CostModel, PolicyModel, SlotsModel
 from lmperf.scenario.tenant_model import TenantModel
 from lmperf.scenario.traffic_model import Span
@@ -92,8 +92,8 @@ class TraceModel(Part):
         "auto", description="`auto`, or a format by name: `lmperf trace convert --help` lists those that can be read."
     )
     speed: Positive = Field(1.0, description="Time runs this many times faster: gaps are divided by it.")
-    start_s: NotNegative = Field(0.0, description="Skip what arrives earlier, s of the trace's own time.")
-    duration_s: Positive | None = Field(None, description="Take this much, s of the trace's own time. Default: all.")
+    start_s: SecondsOrZero = Field(0.0, description="Skip what arrives earlier, s of the trace's own time.")
+    duration_s: Seconds | None = Field(None, description="Take this much, s of the trace's own time. Default: all.")
     rows: PositiveInt | None = Field(None, description="Take at most this many rows.")
     tenants: TenantRule | None = Field(
         None, description="Who sends which row. Default: the trace's own tenants, or the only tenant of the scenario."
@@ -106,19 +106,19 @@ class ScenarioModel(Part):
     version: Literal[1] = Field(1, description="Version of this format.")
     name: str = Field("", description="Short name, for titles and folders. Default: the file's name.")
     description: str = Field("", description="What the scenario shows, for people.")
-    duration_s: Positive | None = Field(
+    duration_s: Seconds | None = Field(
         None, description="Requests arrive in [0, duration), s. May be left out with `num_prompts` or a `trace`."
     )
     num_prompts: PositiveInt | None = Field(None, description="Stop after this many requests.")
-    drain_s: NotNegative = Field(
+    drain_s: SecondsOrZero = Field(
         60.0,
         description="Live: after the last arrival wait at most this long for answers, s; what is left then is "
         "`unfinished`.",
     )
-    warmup_s: NotNegative | None = Field(
+    warmup_s: SecondsOrZero | None = Field(
         None, description="Arrivals in the first seconds are kept in the trace, not judged."
     )
-    cooldown_s: NotNegative | None = Field(None, description="Arrivals in the last seconds are kept, not judged.")
+    cooldown_s: SecondsOrZero | None = Field(None, description="Arrivals in the last seconds are kept, not judged.")
     judge: Span | None = Field(
         None,
         description="Judge arrivals in this part of the duration: [0.1, 0.95]. In place of warmup_s and cooldown_s.",

@@ -41,12 +41,20 @@ def _is_literal(text: str) -> bool:
 
 
 class Secrets:
-    """Resolves references: first to what was written out in the scenario, then to environment variables."""
+    """Resolves references: first to what was written out in the scenario, then to environment variables.
+
+    ``written_out``: where secrets were, for who must refuse them (a gateway, which serves others for weeks).
+    """
 
     def __init__(
-        self, document: Document, literals: Mapping[str, str], environ: Mapping[str, str] | None = None
+        self,
+        document: Document,
+        literals: Mapping[str, str],
+        environ: Mapping[str, str] | None = None,
+        written_out: Sequence[Fault] = (),
     ) -> None:
         self._document = document
+        self.written_out = tuple(written_out)
         self._literals = dict(literals)
         self._environ = os.environ if environ is None else environ
 
@@ -112,7 +120,7 @@ def take_secrets(document: Document) -> tuple[Document, Secrets, list[Fault], li
         remedy = f"use `${{env:NAME}}`; everything written holds `${{env:{name}}}` in its place"
         warnings.append(document.fault(path, "a secret is written out", remedy))
     replaced = document.with_data(data)
-    return replaced, Secrets(replaced, literals), faults, warnings
+    return replaced, Secrets(replaced, literals, written_out=warnings), faults, warnings
 
 
 def redact_argv(argv: Sequence[str]) -> list[str]:

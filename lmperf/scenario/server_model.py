@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
-from lmperf.scenario.base import NotNegative, Part, Positive, PositiveInt
+from lmperf.scenario.base import MillisecondsOrZero, NotNegative, Part, Positive, PositiveInt, Seconds
 
 
 class Endpoint(StrEnum):
@@ -21,12 +21,12 @@ class Endpoint(StrEnum):
 class TimeoutsModel(Part):
     """Time-outs of a request; null: none."""
 
-    connect_s: Positive | None = Field(None, description="Opening a connection, s. Default: the backend's, 10.")
-    first_token_s: Positive | None = Field(None, description="From the intended arrival to the first token, s.")
-    between_tokens_s: Positive | None = Field(
+    connect_s: Seconds | None = Field(None, description="Opening a connection, s. Default: the backend's, 10.")
+    first_token_s: Seconds | None = Field(None, description="From the intended arrival to the first token, s.")
+    between_tokens_s: Seconds | None = Field(
         None, description="Longest silence inside a stream, s. Default: the backend's, 60."
     )
-    total_s: Positive | None = Field(None, description="From the intended arrival to the end, s.")
+    total_s: Seconds | None = Field(None, description="From the intended arrival to the end, s.")
 
 
 class ServerLimitsModel(Part):
@@ -36,7 +36,7 @@ class ServerLimitsModel(Part):
     max_num_batched_tokens: PositiveInt | None = Field(None, description="Token budget of one engine step.")
     kv_tokens: PositiveInt | None = Field(None, description="Tokens that the KV cache holds.")
     priority_queue: bool | None = Field(None, description="The engine's own queue serves lower `priority` first.")
-    offset_ms: NotNegative | None = Field(None, description="Constant time before a first token, ms.")
+    offset_ms: MillisecondsOrZero | None = Field(None, description="Constant time before a first token, ms.")
 
 
 class BackendModel(Part):

@@ -30,6 +30,7 @@ _NEEDED: dict[Process, set[str]] = {
     Process.STEPS: {"steps"},
 }
 _PHASES = {"on_s", "period_s", "active"}
+_MOST_PERIODS = 100_000
 _NOT_DRAWN = {Process.TRACE, Process.CLOSED}
 
 # Per distribution: parameters that it needs, and parameters that it may have.
@@ -92,6 +93,13 @@ def _arrivals(view: View, path: Path, *, traced: bool) -> Iterator[Fault]:
         yield view.fault((*where, key), f"means nothing for {process} arrivals", _takes(process))
     for key in sorted(_NEEDED.get(process, set()) - given):
         yield view.fault((*where, key), "is missing", f"{process} arrivals need it")
+    duration_s, period_s = view.number(("duration_s",)), arrivals.period_s
+    if duration_s is not None and period_s is not None and duration_s / period_s > _MOST_PERIODS:
+        yield view.fault(
+            (*where, "period_s"),
+            f"is {period_s:g}, so {duration_s:g} s hold {duration_s / period_s:,.0f} on/off periods",
+            f"at most {_MOST_PERIODS:,}: a longer period_s, or a shorter duration_s",
+        )
     if process not in _NOT_DRAWN and not _NEEDED.get(process, set()) - given:
         # The amount is checked elsewhere; any stands in for it here.
         for text in arrivals_faults(arrivals_of(arrivals, process, rate=1.0)):

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from lmperf.scenario.base import NotNegative, Part, Positive, PositiveInt, Share
+from lmperf.scenario.base import Milliseconds, Part, Positive, PositiveInt, Rate, Seconds, SecondsOrZero, Share
 from lmperf.scenario.server_model import TimeoutsModel
 from lmperf.scenario.traffic_model import ArrivalsModel, LengthsFile, LengthsModel, SessionsModel, TokenPair
 
@@ -30,18 +30,18 @@ class ObjectiveModel(Part):
 
     metric: Annotated[ObjectiveMetric, Field(strict=False)] = Field(description="Which latency.")
     p: float = Field(ge=1, lt=100, description="Percentile, in percent: 99 for the P99.")
-    limit_ms: Positive = Field(description="Limit, ms.")
+    limit_ms: Milliseconds = Field(description="Limit, ms.")
 
 
 class SloModel(Part):
     """Service level objectives. A request is a hit when it ends well and meets every limit given here."""
 
-    ttft_ms: Positive | None = Field(
+    ttft_ms: Milliseconds | None = Field(
         None, description="Limit of the time to first token, from the intended arrival, ms."
     )
-    tpot_ms: Positive | None = Field(None, description="Limit of the time per output token after the first, ms.")
-    e2e_ms: Positive | None = Field(None, description="Limit of the whole request, from the intended arrival, ms.")
-    max_itl_ms: Positive | None = Field(None, description="Limit of the longest gap between two tokens, ms.")
+    tpot_ms: Milliseconds | None = Field(None, description="Limit of the time per output token after the first, ms.")
+    e2e_ms: Milliseconds | None = Field(None, description="Limit of the whole request, from the intended arrival, ms.")
+    max_itl_ms: Milliseconds | None = Field(None, description="Limit of the longest gap between two tokens, ms.")
     attainment: Share | None = Field(
         None, description="Share of requests that must meet all limits, between 0 and 1: 0.99."
     )
@@ -54,7 +54,7 @@ class ContractModel(Part):
     rate: Positive | None = Field(
         None, description="Cost units/s. Default: weight / sum of weights of the saturation, when that is known."
     )
-    burst_s: Positive = Field(30.0, description="Size of the bucket, in seconds of its rate.")
+    burst_s: Seconds = Field(30.0, description="Size of the bucket, in seconds of its rate.")
 
 
 class QueueLimitsModel(Part):
@@ -63,8 +63,8 @@ class QueueLimitsModel(Part):
     max_queued: PositiveInt | None = Field(None, description="Most requests waiting in the queue.")
     requests_per_s: Positive | None = Field(None, description="Token bucket on requests, requests/s.")
     tokens_per_s: Positive | None = Field(None, description="Token bucket on tokens, tokens/s.")
-    burst_s: Positive = Field(1.0, description="Size of both buckets, in seconds of their rate.")
-    ttl_s: Positive | None = Field(None, description="Longest wait in the queue, s.")
+    burst_s: Seconds = Field(1.0, description="Size of both buckets, in seconds of their rate.")
+    ttl_s: Seconds | None = Field(None, description="Longest wait in the queue, s.")
     shed_out_of_contract: bool = Field(
         default=False, description="Shed arrivals while the contract's bucket is negative."
     )
@@ -75,26 +75,30 @@ class CancelModel(Part):
     """Requests that their client cancels."""
 
     share: Positive = Field(le=1, description="Share of the requests, above 0 and up to 1.")
-    after_s: Positive = Field(description="From the arrival to the cancel, s.")
+    after_s: Seconds = Field(description="From the arrival to the cancel, s.")
 
 
 class TenantModel(Part):
     """One tenant, or `count` equal ones. Every figure is of each one."""
 
     count: PositiveInt = Field(
-        1, description="Make this many tenants, `name-1` to `name-N` (padded with zeros), each as described here."
+        1,
+        le=10_000,
+        description="Make this many tenants, `name-1` to `name-N` (padded with zeros), each as described here.",
     )
     weight: Positive = Field(1.0, description="Share of the server, relative to the other tenants' weights.")
     priority: int = Field(
         0, description="Strict class for the `priority` policy and for servers that know it; lower first."
     )
-    rate: Positive | None = Field(None, description="Arrivals, requests/s (with `sessions`: of all their turns).")
+    rate: Rate | None = Field(None, description="Arrivals, requests/s (with `sessions`: of all their turns).")
     load: Positive | None = Field(None, description="Arrivals as a fraction of saturation, in cost units.")
     share: Positive | None = Field(
         None, description="Arrivals as a fraction of the tenant's own part of saturation, weight / sum of weights."
     )
-    users: PositiveInt | None = Field(None, description="Closed loop: users who send, wait, think, and send again.")
-    think_s: NotNegative | None = Field(
+    users: PositiveInt | None = Field(
+        None, le=100_000, description="Closed loop: users who send, wait, think, and send again."
+    )
+    think_s: SecondsOrZero | None = Field(
         None, description="Closed loop: from an answer to the next request, s (default 0)."
     )
     raised_load: Positive | None = Field(

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from lmperf.scenario.base import NotNegative, Part, Positive, PositiveInt
+from lmperf.scenario.base import NotNegative, Part, Positive, PositiveInt, Seconds, SecondsOrZero
 from tenants.traffic import Distribution, Process
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -83,7 +83,7 @@ class ArrivalsModel(Part):
     )
     burst_size: PositiveInt | None = Field(None, description="Requests in a burst.")
     burst_rate: Positive | None = Field(None, description="Requests/s inside a burst. Default: all at one instant.")
-    failure_pause_s: NotNegative | None = Field(
+    failure_pause_s: SecondsOrZero | None = Field(
         None, description="Least wait of a user or session after a request that failed, s (default 0.1)."
     )
     fixed_epochs: bool = Field(
@@ -93,10 +93,8 @@ class ArrivalsModel(Part):
     steps: list[Pair] | None = Field(
         None, min_length=1, description="[start as a fraction of the run, requests/s] pairs, in order, the first at 0."
     )
-    on_s: Positive | None = Field(
-        None, description="The tenant sends only in the first on_s seconds of every period_s."
-    )
-    period_s: Positive | None = Field(None, description="Length of an on/off period, s.")
+    on_s: Seconds | None = Field(None, description="The tenant sends only in the first on_s seconds of every period_s.")
+    period_s: Seconds | None = Field(None, description="Length of an on/off period, s.")
     active: list[Span] | None = Field(
         None,
         min_length=1,
@@ -112,4 +110,4 @@ class SessionsModel(Part):
     """Conversations: each arrival starts one; every turn's prompt holds the whole conversation so far."""
 
     turns: LengthsModel = Field(description="Turns of a session.")
-    think_s: NotNegative = Field(0.0, description="From an answer to the next turn, s.")
+    think_s: SecondsOrZero = Field(0.0, description="From an answer to the next turn, s.")

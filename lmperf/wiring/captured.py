@@ -47,6 +47,11 @@ class CapturedRun:
     noisy: tuple[str, ...] = ()
 
     @property
+    def arrivals(self) -> str:
+        """How a replay makes the arrivals that followed an answer: ``regenerated`` or ``recorded`` (docs/definitions)."""
+        return "recorded" if self.recipe.recorded else "regenerated"
+
+    @property
     def name(self) -> str:
         return run_name(self.trace.path)
 
@@ -75,6 +80,12 @@ def captured_run(path: Path | str, *, recorded: bool) -> CapturedRun:
     trace = any_trace(path)
     if not len(trace):
         raise TraceError(trace.path, "the trace has no rows: nothing to replay")
+    if trace.replay_lengths()[1].all():
+        raise TraceError(
+            trace.path,
+            "no row has an output length, so nothing can be simulated: record usage, or import the log with "
+            "--map output_tokens=COLUMN",
+        )
     metadata = trace.metadata
     plan = header_plan(trace)
     tenants = header_tenants(trace, plan)

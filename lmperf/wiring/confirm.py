@@ -80,8 +80,9 @@ class LiveCheck:
 
     @property
     def valid(self) -> bool:
-        """False when the generator (or the embedded server) fell behind: then the run says nothing of the server."""
-        return self.result.summary.validity.valid
+        """False when the generator (or the embedded server) fell behind, or the server died: then the run says nothing of
+        the server's latencies."""
+        return self.result.summary.validity.valid and self.result.target_failed is None
 
     @property
     def kept_live(self) -> bool:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import gc
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lmperf.console import Progress
@@ -23,10 +23,12 @@ from lmperf.wiring.run_clock import RunClock
 from lmperf.wiring.servers import server_model_of
 from lmperf.wiring.sources import arrivals_end_ns, growth_of, recipe_of, source_of, timed
 from lmperf.wiring.targets import ready_target
+from lmperf.wiring.too_long import too_long
 from loadgen.live.calls import CallMaker, LookAhead
 from loadgen.live.engine import LiveRun
 from loadgen.live.failures import Failures
 from loadgen.live.lengths import LengthCheck
+from loadgen.live.outage import OutageWatch
 from loadgen.live.watch import Watch
 from loadgen.recorder import Recorder
 from loadgen.workload.source import Source
@@ -59,6 +61,17 @@ async def run_live(scenario: Scenario, plan: Plan, options: LiveOptions, progres
     async with ready_target(
         plan, scenario, clock, ready_timeout_s=options.ready_timeout_s, on_wait=progress.waiting
     ) as target:
+        if target.metadata.max_model_len is not None:
+            found = too_long(
+                scenario,
+                plan,
+                source_of(recipe, plan.seed, growth_of(plan.tenants)),
+                max_model_len=target.metadata.max_model_len,
+                ignore_eos=plan.backend.ignore_eos and target.capabilities.ignore_eos is not False,
+            )
+            for warning in found:
+                progress.stage(f"warning: {warning}")
+            plan = replace(plan, warnings=(*plan.warnings, *found))
         prompts, exactness = await prompts_for(target, plan, source.block_tokens)
         progress.stage(f"model {target.model}, {target.endpoint} endpoint; {exactness}")
         directory = options.directory
@@ -143,7 +156,8 @@ async def _run_alone(
         with interruptible(run.stop):
             async with Watch() as watch:
                 recorder = measured.recorder(clock, clock.start_soon())
-                failures = Failures(recorder.on_outcome)
+                outage = OutageWatch(recorder.on_outcome)
+                failures = Failures(outage)
                 lengths = LengthCheck(failures)
                 ticker = asyncio.create_task(_tick(measured, run, recorder, clock, progress, source.expected_requests))
                 try:
@@ -158,6 +172,7 @@ async def _run_alone(
     ending = Ending(
         end=end,
         loads={ALONE: load},
+        outage=outage,
         notes=[*notes, *lengths.warnings(), *map(redact, failures.notes())],
         cut_ns=end.arrivals_ended_ns if end.interrupted else None,
     )

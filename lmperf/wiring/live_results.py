@@ -18,8 +18,10 @@ from lmperf.wiring.run_clock import RunClock
 from lmperf.wiring.servers import server_model_of
 from lmperf.wiring.targets import Target
 from loadgen.live.engine import LiveEnd
+from loadgen.live.outage import OutageWatch
 from loadgen.live.watch import OwnLoad
 from loadgen.recorder import Recorder
+from loadgen.summary.target import LOST, STOPPED_S
 from loadgen.trace.schema import TraceMetadata
 
 _EMULATOR_LATENESS_BOUND_NS = 5_000_000
@@ -31,10 +33,11 @@ ALONE = "the generator"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
     """How the measured part of a run ended. ``loads``: of each process of the generator, by what people call it.
-    ``cut_ns``: when arrivals were cut short, if they were."""
+    ``outage``: whether the server was still there. ``cut_ns``: when arrivals were cut short, if they were."""
 
     end: LiveEnd
     loads: Mapping[str, OwnLoad]
+    outage: OutageWatch
     notes: Sequence[str]
     cut_ns: int | None
 
@@ -97,6 +100,9 @@ class Measured:
         }
         if len(loads) > 1:
             server["generator_cpu_shares"] = {name: load.cpu_share_mean for name, load in loads.items()}
+        outage = ending.outage
+        if outage.stopped_ns is not None:
+            server |= {STOPPED_S: outage.stopped_ns / 1e9, LOST: outage.lost}
         if self.target.emulator is not None:
             server |= await _emulator_lateness(self.target.emulator, recorder)
         progress.stage("writing results")

@@ -32,6 +32,7 @@ from loadgen.live.calls import CallMaker, LookAhead
 from loadgen.live.engine import LiveRun
 from loadgen.live.failures import Failures
 from loadgen.live.lengths import LengthCheck
+from loadgen.live.outage import OutageWatch
 from loadgen.live.watch import Watch
 from loadgen.recorder import Recorder
 from loadgen.workers.link import Link
@@ -174,7 +175,8 @@ class _Worker:
         )
         tenants = tuple(planned.tenant for planned in job.plan.tenants)
         recorder = Recorder(tenants, job.window_ns, job.directory, metadata=metadata, worker=job.name)
-        failures = Failures(recorder.on_outcome)
+        outage = OutageWatch(recorder.on_outcome)
+        failures = Failures(outage)
         lengths = LengthCheck(failures)
         gc.collect()
         gc.freeze()
@@ -193,7 +195,12 @@ class _Worker:
         finally:
             recorder.close_rows()
         return WorkerReport(
-            end=end, load=load, recorder=recorder.state(), failures=failures.state(), lengths=lengths.state()
+            end=end,
+            load=load,
+            recorder=recorder.state(),
+            failures=failures.state(),
+            lengths=lengths.state(),
+            outage=outage.state(),
         )
 
     async def _tick(self, run: LiveRun, recorder: Recorder) -> None:

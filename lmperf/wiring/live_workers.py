@@ -27,6 +27,7 @@ from loadgen.live.calls import TenantWire
 from loadgen.live.engine import LiveEnd
 from loadgen.live.failures import Failures
 from loadgen.live.lengths import LengthCheck
+from loadgen.live.outage import OutageWatch
 from loadgen.live.watch import OwnLoad, Watch
 from loadgen.offline.cell import Recipe
 from loadgen.recorder import Recorder, record_trace
@@ -197,7 +198,8 @@ class _Merged:
         self._recorder = recorder
         self._stopped = stopped
         self._ended_ns = ended_ns
-        self._failures = Failures(lambda _: None)
+        self._outage = OutageWatch(lambda _: None)
+        self._failures = Failures(self._outage)
         self._lengths = LengthCheck(self._failures)
         self._ends: list[LiveEnd] = []
         self._loads: dict[str, OwnLoad] = {}
@@ -208,6 +210,7 @@ class _Merged:
         self._recorder.absorb(report.recorder)
         self._failures.add(report.failures)
         self._lengths.add(report.lengths)
+        self._outage.add(report.outage)
         self._ends.append(report.end)
         self._loads[f"worker {name}"] = report.load
 
@@ -245,6 +248,7 @@ class _Merged:
         return Ending(
             end=end,
             loads={"the process of the queue": queue_load, **self._loads},
+            outage=self._outage,
             notes=[*notes, *self._lengths.warnings(), *map(redact, self._failures.notes())],
             cut_ns=min(self._died_ns, default=cut_ns),
         )

@@ -82,6 +82,17 @@ def _typed(text: str) -> object:
 # -- a scenario ------------------------------------------------------------------------------------------------------
 
 
+def known_server(plan: Plan) -> ServerModelSpec:
+    """The server model of a plan. Raises SourceError for a real server of which none is known."""
+    server = server_model_of(plan.backend)
+    if server is None:
+        raise SourceError(
+            "this scenario names a real server and no server model: calibrate one (lmperf calibrate) and name it with "
+            "--server-model FILE"
+        )
+    return server
+
+
 def simulate_scenario(
     scenario: Scenario,
     choices: Sequence[PolicyChoice],
@@ -93,12 +104,7 @@ def simulate_scenario(
     """Baseline and raised load under every policy, over ``seeds`` replicates. Raises SourceError when the scenario has no
     server model, or no duration."""
     base = resolve_with_saturation(scenario, at=At.BASELINE)
-    server = server_model_of(base.backend)
-    if server is None:
-        raise SourceError(
-            "this scenario names a real server and no server model: calibrate one (lmperf calibrate) and name it with "
-            "--server-model FILE"
-        )
+    server = known_server(base)
     raised_plans = _raised_plans(scenario, base)
     if not raised_plans:
         raise SourceError(

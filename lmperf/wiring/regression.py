@@ -1,24 +1,38 @@
-"""A run against the one it is compared with: signed differences, and which of them are a regression.
+"""A run against the one it is compared with: signed differences with their intervals, and which are a regression.
 
 A latency regresses when it grows by more than the tolerance, attainment and rates when they fall by more. A percentile that
-was never reached (it fell among requests without an answer) is worse than any that was. Where both runs state intervals of
-a figure (attainment, promised percentiles), overlapping ones prove nothing, whatever the difference.
+was never reached (it fell among requests without an answer) is worse than any that was. Where the interval of the
+difference (:mod:`tenants.measures.difference`) holds 0, chance alone may have made it, whatever its size; of runs that
+are known by their summaries alone, overlapping intervals of the figures say the same.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from loadgen.summary.schema import IntervalSummary, Summary, TenantSummary
+from lmperf.wiring.compared import Compared, Pair
+from loadgen.summary.schema import TOTAL, IntervalSummary, Summary, TenantSummary
+from tenants.measures.difference import over_seeds
+from tenants.measures.intervals import Interval
+from tenants.measures.percentile import has_column
+from tenants.slo import Metric
 
-LATENCIES = (("ttft", 50.0), ("ttft", 99.0), ("tpot", 50.0), ("itl", 99.0), ("e2e", 50.0), ("e2e", 99.0))
+LATENCIES = (
+    (Metric.TTFT, 50.0),
+    (Metric.TTFT, 99.0),
+    (Metric.TPOT, 50.0),
+    (Metric.ITL, 99.0),
+    (Metric.E2E, 50.0),
+    (Metric.E2E, 99.0),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """A figure of one run: ms, a share, or a rate. ``beyond``: it is only known to exceed ``value``."""
+    """A figure of one run, or its mean over several: ms, a share, or a rate. ``beyond``: only known to exceed ``value``."""
 
     value: float
     beyond: bool = False
@@ -34,7 +48,9 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One figure of one tenant in both runs. ``higher_is_worse``: a latency. ``share``: attainment, in 0..1."""
+    """One figure of one tenant on both sides. ``higher_is_worse``: a latency. ``share``: attainment, in 0..1.
+    ``interval``: of ``change``, where one is known.
+    """
 
     tenant: str
     figure: str
@@ -42,91 +58,165 @@ class Difference:
     run: Reading
     higher_is_worse: bool
     share: bool = False
+    interval: Interval | None = None
 
     @property
     def change(self) -> float | None:
         """Relative growth (of a share: the difference itself); None when an unreached percentile hides it."""
-        if self.base.beyond and self.run.beyond:
-            return None
-        if self.run.beyond:
-            return math.inf
-        if self.base.beyond:
-            return -math.inf
-        if self.share:
-            return self.run.value - self.base.value
-        return self.run.value / self.base.value - 1.0 if self.base.value else None
+        return change_of(self.base, self.run, share=self.share)
 
     @property
     def within_noise(self) -> bool:
-        """True when both state an interval and these overlap."""
+        """True when chance alone may have made the difference; without any interval nothing is known of it."""
+        if self.interval is not None:
+            return self.interval.low <= 0 <= self.interval.high
         a, b = self.base.interval, self.run.interval
         return a is not None and b is not None and a.low <= _high(b) and b.low <= _high(a)
 
     def regressed(self, tolerance: float) -> bool:
-        """True when the run is worse by more than ``tolerance``, beyond what its intervals leave open."""
+        """True when the run is worse by more than ``tolerance``, and not by chance alone as far as that is known."""
         change = self.change
         if change is None or self.within_noise:
             return False
         return (change if self.higher_is_worse else -change) > tolerance
 
 
-def differences(base: Summary, run: Summary) -> list[Difference]:
-    """Every figure that both runs have, tenant by tenant, then in total (when there are several tenants)."""
-    theirs = {tenant.tenant: tenant for tenant in run.tenants}
-    found = [
-        difference
-        for tenant in base.tenants
-        if tenant.tenant in theirs
-        for difference in _of(tenant, theirs[tenant.tenant])
-    ]
-    if len(base.tenants) > 1 or len(run.tenants) > 1:
-        found.extend(_of(base.total, run.total))
-    return found
+def change_of(base: Reading, run: Reading, *, share: bool) -> float | None:
+    """See :attr:`Difference.change`."""
+    if base.beyond and run.beyond:
+        return None
+    if run.beyond:
+        return math.inf
+    if base.beyond:
+        return -math.inf
+    if share:
+        return run.value - base.value
+    return run.value / base.value - 1.0 if base.value else None
 
 
-def incomparable(base: Summary, run: Summary) -> str | None:
+def differences(pair: Pair) -> list[Difference]:
+    """Every figure that both sides have, tenant by tenant, then in total (when there are several tenants)."""
+    first, second = pair.base.summaries[0], pair.run.summaries[0]
+    theirs = {tenant.tenant for tenant in second.tenants}
+    names = [tenant.tenant for tenant in first.tenants if tenant.tenant in theirs]
+    if len(first.tenants) > 1 or len(second.tenants) > 1:
+        names.append(TOTAL)
+    return [difference for name in names for difference in _of(pair, name)]
+
+
+def incomparable(base: Compared, run: Compared) -> str | None:
     """Why the two must not be compared; None when they may be."""
-    if base.load_mode != run.load_mode:
+    modes = {summary.load_mode for side in (base, run) for summary in side.summaries}
+    if len(modes) > 1:
         return (
-            f"one is a {base.load_mode} loop, the other a {run.load_mode} loop: in a closed loop users wait for the server, "
-            "so its latencies answer another question"
+            "one is an open loop, the other a closed loop: in a closed loop users wait for the server, so its latencies "
+            "answer another question"
         )
-    if not {t.tenant for t in base.tenants} & {t.tenant for t in run.tenants}:
+    if not _names(base.summaries) & _names(run.summaries):
         return "they have no tenant in common"
     return None
 
 
-def _of(base: TenantSummary, run: TenantSummary) -> Iterator[Difference]:
+def _names(summaries: Sequence[Summary]) -> set[str]:
+    return {tenant.tenant for summary in summaries for tenant in summary.tenants}
+
+
+def _of(pair: Pair, name: str) -> Iterator[Difference]:
+    whose = None if name == TOTAL else name
     for metric, p in LATENCIES:
-        pair = _latency(base, metric, p), _latency(run, metric, p)
-        if pair[0] is not None and pair[1] is not None:
-            yield Difference(
-                tenant=base.tenant, figure=f"{metric} p{p:g} ms", base=pair[0], run=pair[1], higher_is_worse=True
-            )
-    shares = _share(base), _share(run)
-    if shares[0] is not None and shares[1] is not None:
+        of = partial(_latency, metric, p)
+        found = _both(pair, name, of, mean=_geometric)
+        if found is None:
+            continue
+        value = change_of(*found, share=False)
+        interval = _over_seeds(pair, name, of, relative=True)
+        if interval is None and value is not None and math.isfinite(value) and has_column(metric) and pair.sides:
+            interval = pair.sides.percentile_ratio(whose, metric, p, value)
         yield Difference(
-            tenant=base.tenant, figure="attained", base=shares[0], run=shares[1], higher_is_worse=False, share=True
+            tenant=name,
+            figure=f"{metric.value} p{p:g} ms",
+            base=found[0],
+            run=found[1],
+            higher_is_worse=True,
+            interval=interval,
         )
-    for figure, before, after in (
-        ("goodput 1/s", base.goodput.requests_per_s, run.goodput.requests_per_s),
-        ("tokens/s", base.throughput.output_tokens_per_s, run.throughput.output_tokens_per_s),
+    yield from _attained(pair, name, whose)
+    for figure, tokens, rate in (
+        ("goodput 1/s", False, lambda t: Reading(value=t.goodput.requests_per_s)),
+        ("tokens/s", True, lambda t: Reading(value=t.throughput.output_tokens_per_s)),
     ):
+        rates = _both(pair, name, rate, mean=_mean)
+        if rates is None:
+            continue
+        value = change_of(*rates, share=False)
+        interval = _over_seeds(pair, name, rate, relative=True)
+        if interval is None and value is not None and pair.sides is not None:
+            interval = pair.sides.rate_ratio(whose, value, tokens=tokens)
         yield Difference(
-            tenant=base.tenant,
-            figure=figure,
-            base=Reading(value=before),
-            run=Reading(value=after),
-            higher_is_worse=False,
+            tenant=name, figure=figure, base=rates[0], run=rates[1], higher_is_worse=False, interval=interval
         )
 
 
-def _latency(tenant: TenantSummary, metric: str, p: float) -> Reading | None:
+def _attained(pair: Pair, name: str, whose: str | None) -> Iterator[Difference]:
+    found = _both(pair, name, _share, mean=_mean)
+    if found is None:
+        return
+    interval = _over_seeds(pair, name, _share, relative=False)
+    # The total's share is over tenants with limits alone, which the rows of everybody are not.
+    if interval is None and whose is not None and pair.sides is not None:
+        interval = pair.sides.share_difference(whose, found[1].value - found[0].value)
+    yield Difference(
+        tenant=name,
+        figure="attained",
+        base=found[0],
+        run=found[1],
+        higher_is_worse=False,
+        share=True,
+        interval=interval,
+    )
+
+
+_Of = Callable[[TenantSummary], Reading | None]
+
+
+def _readings(side: Compared, name: str, of: _Of) -> list[Reading]:
+    tenants = [
+        summary.total if name == TOTAL else summary.tenant(name)
+        for summary in side.summaries
+        if name == TOTAL or name in _names([summary])
+    ]
+    return [reading for reading in map(of, tenants) if reading is not None]
+
+
+def _both(
+    pair: Pair, name: str, of: _Of, *, mean: Callable[[Sequence[float]], float]
+) -> tuple[Reading, Reading] | None:
+    found = []
+    for side in (pair.base, pair.run):
+        readings = _readings(side, name, of)
+        if not readings:
+            return None
+        if len(readings) == 1:
+            found.append(readings[0])
+        else:
+            found.append(Reading(value=mean([r.value for r in readings]), beyond=any(r.beyond for r in readings)))
+    return found[0], found[1]
+
+
+def _over_seeds(pair: Pair, name: str, of: _Of, *, relative: bool) -> Interval | None:
+    before, after = (_readings(side, name, of) for side in (pair.base, pair.run))
+    if any(reading.beyond for reading in (*before, *after)):
+        return None
+    paired = pair.paired and len(before) == len(after) == len(pair.base.summaries)
+    return over_seeds([r.value for r in before], [r.value for r in after], paired=paired, relative=relative)
+
+
+def _latency(metric: Metric, p: float, tenant: TenantSummary) -> Reading | None:
     try:
-        found = tenant.metric(metric).at(p)
+        found = tenant.metric(metric.value).at(p)
     except KeyError:
         return None
-    promised = next((one for one in tenant.promises if one.promise == f"{metric}_p{p:g}"), None)
+    promised = next((one for one in tenant.promises if one.promise == f"{metric.value}_p{p:g}"), None)
     interval = None if promised is None else promised.interval
     if found.beyond_ms is not None:
         return Reading(value=found.beyond_ms, beyond=True, interval=interval)
@@ -142,3 +232,11 @@ def _share(tenant: TenantSummary) -> Reading | None:
 
 def _high(interval: IntervalSummary) -> float:
     return math.inf if interval.high is None else interval.high
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _geometric(values: Sequence[float]) -> float:
+    return math.exp(_mean([math.log(v) for v in values])) if all(v > 0 for v in values) else 0.0

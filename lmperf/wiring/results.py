@@ -11,13 +11,11 @@ from lmperf.exit_codes import ExitCode, worst
 from lmperf.scenario.model import At
 from lmperf.scenario.plan import Plan
 from loadgen.hlog import write_hlogs
-from loadgen.live.failures import REFUSALS
 from loadgen.recorder import Recorder
-from loadgen.report.curves import curves_of
-from loadgen.report.render import write_report
 from loadgen.summary.build import DEFAULT_PERCENTILES, summarise
 from loadgen.summary.files import write_summary
 from loadgen.summary.schema import Summary
+from loadgen.summary.target import target_failed
 from loadgen.trace.reader import read_trace
 from loadgen.trace.schema import TraceMetadata
 from tenants.slo import Metric
@@ -44,8 +42,7 @@ class RunResult:
         if not self.summary.validity.valid:
             codes.append(ExitCode.INVALID)
         nothing_ok = not self.summary.total.statuses.get("ok")
-        classes = set(self.summary.total.error_classes)
-        if nothing_ok and classes and classes <= {str(kind) for kind in REFUSALS}:
+        if self.target_failed is not None:
             codes.append(ExitCode.BACKEND)
         broken = self.summary.verdict == Verdict.BROKEN.value or any(not t.passed for t in self.thresholds)
         if nothing_ok or broken:
@@ -54,27 +51,10 @@ class RunResult:
             codes.append(ExitCode.UNDECIDED)
         return worst(codes)
 
-
-_LEFT_BY_A_RUN = (
-    "summary.json",
-    "comparison.json",
-    "requests.parquet",
-    "rows",
-    "events.jsonl",
-    "capacity.json",
-    "tune.json",
-    "suite.json",
-)
-
-
-def free_folder(directory: Path) -> Path:
-    """``directory``, or a numbered sibling when that holds a run already: what a finished, interrupted or killed run
-    left is never written into."""
-    chosen, number = directory, 1
-    while any((chosen / name).exists() for name in _LEFT_BY_A_RUN):
-        number += 1
-        chosen = directory.with_name(f"{directory.name}-{number}")
-    return chosen
+    @property
+    def target_failed(self) -> str | None:
+        """See :func:`loadgen.summary.target.target_failed`."""
+        return target_failed(self.summary)
 
 
 FOREVER_NS = 1 << 62
@@ -130,6 +110,9 @@ def write_results(
             if metadata.kind == "simulated"
         }
         write_hlogs(read_trace(directory), directory, bulk=bulk)
+        from loadgen.report.curves import curves_of  # noqa: PLC0415 (templates and plots: not before the results)
+        from loadgen.report.render import write_report  # noqa: PLC0415
+
         write_report(directory, summary, curves=curves_of(recorder), load=None if plan is None else _LOADS.get(plan.at))
     return result
 

@@ -79,7 +79,7 @@ def growth_of(planned: Sequence[PlannedTenant]) -> dict[str, float]:
 
 def trace_rows(spec: TraceSpec, tenants: Sequence[Tenant]) -> TraceRows:
     """The slice of the trace, its rows dealt to the scenario's tenants; arrivals from the start of the slice."""
-    rows = read_any(spec.path, None if spec.format == "auto" else spec.format)
+    rows = read_any(spec.path, None if spec.format == "auto" else spec.format, impute=True)
     inside = rows.arrival_ns >= spec.start_ns
     if spec.length_ns is not None:
         inside &= rows.arrival_ns < spec.start_ns + spec.length_ns
@@ -87,7 +87,10 @@ def trace_rows(spec: TraceSpec, tenants: Sequence[Tenant]) -> TraceRows:
     if spec.rows is not None:
         numbers = numbers[: spec.rows]
     if not len(numbers):
-        raise SourceError(f"{spec.path}: the slice holds no row with a prompt and an answer; take a longer one")
+        raise SourceError(
+            f"{spec.path}: nothing to replay: of {len(rows):,} rows, {int(inside.sum()):,} arrive in the slice, and none of "
+            "those has both a prompt's and an output's length; take a longer slice, or a trace with lengths"
+        )
     return _dealt(rows.take(numbers), spec.rule, [tenant.name for tenant in tenants], spec)
 
 

@@ -21,14 +21,15 @@ class Figure:
     interval: Interval | None = None
     bound: bool = False
 
-    def format(self, digits: int = 2, scale: float = 1.0) -> str:
-        """``1.04 [1.02, 1.06]``; ``-`` without a value."""
+    def format(self, digits: int = 2, scale: float = 1.0, *, share: bool = False) -> str:
+        """``1.04 [1.02, 1.06]``; ``-`` without a value. ``share``: its interval is cut to what is possible at all."""
         if self.value is None:
             return "-"
         text = f"{'>= ' if self.bound else ''}{self.value * scale:.{digits}f}"
         if self.interval is None:
             return text
-        return f"{text} [{self.interval.low * scale:.{digits}f}, {self.interval.high * scale:.{digits}f}]"
+        shown = self.interval.clipped(0.0, 1.0) if share else self.interval
+        return f"{text} [{shown.low * scale:.{digits}f}, {shown.high * scale:.{digits}f}]"
 
 
 def figure(values: Iterable[float | None], *, bound: bool = False) -> Figure:

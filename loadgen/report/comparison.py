@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from loadgen.offline.fidelity import TOTAL as ALL_TENANTS
 from loadgen.offline.fidelity import FidelityRow
 from loadgen.offline.verdicts import Figure, PolicyVerdict
 from loadgen.report.sentences import joined
@@ -23,8 +24,11 @@ from loadgen.report.text import (
     share,
     share_figure,
     signed_error,
+    target,
 )
 from loadgen.summary.schema import Summary, TenantSummary
+
+_TRUST = ("TTFT P50", "TTFT P99", "E2E P99", "throughput")
 
 PAIRED_FIGURES = (("ttft", 50.0), ("ttft", 99.0), ("tpot", 50.0), ("itl", 99.0), ("e2e", 50.0), ("e2e", 99.0))
 
@@ -32,12 +36,12 @@ PAIRED_FIGURES = (("ttft", 50.0), ("ttft", 99.0), ("tpot", 50.0), ("itl", 99.0),
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FidelityTable:
     """How well a simulation reproduces a captured run. ``arrivals``: how the simulator made the arrivals that followed
-    an answer, ``regenerated`` or ``recorded``. ``repeats``: the range of each figure over repeats of the live run, by
-    (tenant, metric), in the rows' units.
+    an answer, ``regenerated`` or ``recorded`` (docs/definitions). ``repeats``: the range of each figure over repeats of
+    the live run, by (tenant, metric), in the rows' units.
     """
 
     rows: Sequence[FidelityRow]
-    arrivals: str = "regenerated"
+    arrivals: str
     repeats: Mapping[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
 
 
@@ -95,32 +99,88 @@ def pairs_of(runs: Mapping[str, Summary]) -> list[Pair]:
     return pairs
 
 
-def judged(found: Figure, target: float | None) -> str:
+def judged(found: Figure, promised: float | None) -> str:
     """A verdict on an attainment over seeds: the interval decides, as for a run; without one it is undecided."""
-    if target is None or found.value is None:
+    if promised is None or found.value is None:
         return "no_slo"
     if found.interval is None:
         return "undecided"
-    if found.interval.low >= target:
+    if found.interval.low >= promised:
         return "kept"
-    return "broken" if found.interval.high < target else "undecided"
+    return "broken" if found.interval.high < promised else "undecided"
+
+
+def ranked(verdicts: Sequence[PolicyVerdict]) -> list[PolicyVerdict]:
+    """Best first."""
+    return sorted(verdicts, key=_rank)
+
+
+def keeps_all(verdict: PolicyVerdict, comparison: Comparison) -> str:
+    """Whether a policy keeps every promise to those in contract: broken if one is, kept when all are."""
+    words = {judged(verdict.raised[name].attainment, comparison.targets[name]) for name in _promised(comparison)}
+    return next((word for word in ("broken", "undecided", "kept") if word in words), "no_slo")
+
+
+def worst_tenant(verdict: PolicyVerdict, comparison: Comparison) -> str | None:
+    """Of those in contract, whose attainment is least over its target; None when nothing was promised."""
+    shares = {name: verdict.raised[name].attainment.value for name in _promised(comparison)}
+    known = {name: value - comparison.targets[name] for name, value in shares.items() if value is not None}
+    return min(known, key=lambda name: known[name], default=None)
+
+
+def _promised(comparison: Comparison) -> list[str]:
+    contract = comparison.in_contract or comparison.tenants
+    return [name for name in contract if name in comparison.targets]
+
+
+def fidelity_line(table: FidelityTable) -> str:
+    """How far to believe a simulated answer: its errors against the captured run, over all tenants, in one line."""
+    errors = {row.metric: row.error for row in table.rows if row.tenant == ALL_TENANTS}
+    shown = [f"{name} {signed_error(errors[name])}" for name in _TRUST if name in errors and errors[name] is not None]
+    if not shown:
+        return (
+            "How far the simulation is to be believed is not known: the captured run has no latencies to compare with."
+        )
+    return f"The simulation reproduces the captured run with errors of {', '.join(shown)} (arrivals {table.arrivals})."
 
 
 def answer(comparison: Comparison) -> str:
     """What the comparison found, in one sentence."""
     if comparison.verdicts:
         return _best_policy(comparison)
-    kept = [label for label, summary in comparison.runs.items() if summary.verdict == "kept"]
-    if not kept:
-        return f"None of the {len(comparison.runs)} runs shows that every tenant kept its SLO."
-    return f"{len(kept)} of {len(comparison.runs)} runs kept every tenant's SLO: {joined(kept)}."
+    believed = {label: summary for label, summary in comparison.runs.items() if summary.validity.valid}
+    kept = [label for label, summary in believed.items() if summary.verdict == "kept"]
+    of = f"{len(comparison.runs)} run{'s' if len(comparison.runs) != 1 else ''}"
+    if kept:
+        return f"{len(kept)} of {of} kept every tenant's SLO: {joined(kept)}."
+    closest = _closest(comparison, believed or comparison.runs)
+    none = "The one run does not show" if len(comparison.runs) == 1 else f"None of the {of} shows"
+    return f"{none} that every tenant kept its SLO{closest}."
+
+
+def _closest(comparison: Comparison, runs: Mapping[str, Summary]) -> str:
+    """``; closest is X, whose least attained tenant, chat, got 97.1% of a promised 99%``, where runs can be ranked."""
+    worst: dict[str, tuple[float, str, float, float]] = {}
+    contract = comparison.in_contract or comparison.tenants
+    for label, summary in runs.items():
+        for tenant in summary.tenants:
+            attained = tenant.attainment
+            if tenant.tenant not in contract or attained is None or attained.share is None or attained.target is None:
+                continue
+            found = (attained.share - attained.target, tenant.tenant, attained.share, attained.target)
+            worst[label] = min(worst.get(label, found), found)
+    if not worst:
+        return ""
+    label = max(worst, key=lambda one: worst[one][0])
+    _, name, reached, promised = worst[label]
+    whose = f"whose least attained tenant in contract, {name}, got {share(reached)} of a promised {target(promised)}"
+    return f"; closest is {label}, {whose}"
 
 
 def _best_policy(comparison: Comparison) -> str:
-    contract = comparison.in_contract or comparison.tenants
-    promised = [name for name in contract if name in comparison.targets]
+    promised = _promised(comparison)
     who = "every tenant in contract" if comparison.in_contract else "every tenant"
-    best = min(comparison.verdicts, key=_rank)
+    best = ranked(comparison.verdicts)[0]
     figures = (
         [f"worst attainment {share_figure(best.worst_attainment)}"] if best.worst_attainment.value is not None else []
     )
@@ -128,18 +188,32 @@ def _best_policy(comparison: Comparison) -> str:
     if best.throughput_ratio.value is not None:
         percent = f"{100 * best.throughput_ratio.value:.1f}%"
         figures.append(f"{percent} of the throughput of {comparison.verdicts[0].label}")
-    said = f"best is {best.label} ({', '.join(figures)})"
+    alike = len(comparison.verdicts) > 1 and len({_rank(verdict) for verdict in comparison.verdicts}) == 1
+    who_is_best = "all policies come to the same" if alike else f"best is {best.label}"
+    said = f"{who_is_best} ({', '.join(figures)})"
     if not promised:
         return f"Under {comparison.raised}, {said}."
-    kept = [
-        verdict.label
-        for verdict in comparison.verdicts
-        if all(judged(verdict.raised[name].attainment, comparison.targets[name]) == "kept" for name in promised)
-    ]
+    if not comparison.has_intervals:
+        return (
+            f"Under {comparison.raised}, {_at_target(comparison, promised)} in the one realisation simulated; {said}."
+        )
+    kept = [verdict.label for verdict in comparison.verdicts if keeps_all(verdict, comparison) == "kept"]
     if not kept:
         return f"Under {comparison.raised} no policy is shown to keep the SLO of {who}; {said}."
     verb = "keeps" if len(kept) == 1 else "keep"
     return f"Under {comparison.raised}, {joined(kept)} {verb} the SLO of {who}; {said}."
+
+
+def _at_target(comparison: Comparison, promised: Sequence[str]) -> str:
+    """Without intervals nothing is kept or broken; which policies are at every target is still what people look for."""
+    there = [
+        verdict.label
+        for verdict in comparison.verdicts
+        if all((verdict.raised[name].attainment.value or 0.0) >= comparison.targets[name] for name in promised)
+    ]
+    if not there:
+        return "no policy is at every target"
+    return f"{joined(there)} {'is' if len(there) == 1 else 'are'} at every target"
 
 
 def _rank(verdict: PolicyVerdict) -> tuple[float, float]:

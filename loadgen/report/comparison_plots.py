@@ -22,7 +22,7 @@ def comparison_plots(comparison: Comparison, looks: Mapping[str, Look]) -> list[
     verdicts = comparison.verdicts
     if not verdicts:
         return []
-    return [
+    attained = [
         _by_tenant(
             "attainment",
             f"Attainment under {comparison.raised}",
@@ -35,6 +35,11 @@ def comparison_plots(comparison: Comparison, looks: Mapping[str, Look]) -> list[
             hover=".2%",
             lines=_targets(comparison, looks),
         ),
+    ]
+    if all(tenant.attainment.value is None for verdict in verdicts for tenant in verdict.raised.values()):
+        attained = []
+    return [
+        *attained,
         _by_tenant(
             "ttft",
             f"TTFT P99 under {comparison.raised}",

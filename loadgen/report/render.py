@@ -20,6 +20,7 @@ from loadgen.report.plots import Plot
 from loadgen.report.run_plots import percentile_plots, series_plots
 from loadgen.report.thin import MAX_POINTS, drawn_of
 from loadgen.summary.schema import Summary
+from loadgen.summary.target import target_failed
 from loadgen.table import title_of
 
 REPORT_HTML = "report.html"
@@ -64,6 +65,7 @@ def render_run(
         name=_name(summary),
         answer=sentences.answer(summary, load),
         summary=summary,
+        target_failed=target_failed(summary),
         looks=looks,
         charted=charted,
         curve_plots=[plot.key for plot in plots if plot.key.startswith("curve-")],
@@ -87,6 +89,7 @@ def render_comparison(comparison: Comparison, *, title: str = "Policies compared
         heading=title,
         name=title,
         answer=comparing.answer(comparison),
+        trust=None if comparison.fidelity is None else comparing.fidelity_line(comparison.fidelity),
         looks=looks,
         charted=_some(looks),
         command=command,
@@ -155,4 +158,7 @@ def _comparison_context(comparison: Comparison | None, policies: Sequence[Plot])
         "policy_plots": [plot.key for plot in policies],
         "pairs": pairs,
         "judged": comparing.judged,
+        "ranked": comparing.ranked,
+        "keeps_all": comparing.keeps_all,
+        "worst_tenant": comparing.worst_tenant,
     }

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from loadgen.live.engine import LiveEnd
 from loadgen.live.failures import FailureState
 from loadgen.live.lengths import LengthState
+from loadgen.live.outage import OutageState
 from loadgen.live.watch import OwnLoad
 from loadgen.recorder import RecorderState
 from tenants.measures.histogram import Histogram
@@ -22,6 +23,7 @@ class WorkerReport:
     recorder: RecorderState
     failures: FailureState
     lengths: LengthState
+    outage: OutageState
 
 
 def joined_end(ends: Iterable[LiveEnd], *, ended_ns: int, interrupted: bool, lost: int) -> LiveEnd:

@@ -1,8 +1,9 @@
 """From captured runs of one server to its model, with what is known about its error.
 
-Least squares on spans give the start and the bootstrap intervals (:mod:`scheduler.calibration.step_law`), the simulator in
-the loop the rest (:mod:`scheduler.calibration.refine`). Two engines are tried: one that plans a step when the step before
-has ended, and one that plans a step ahead; the second has more parameters, so it must fit clearly better to be taken.
+Least squares on spans give the start (:mod:`scheduler.calibration.step_law`), the simulator in the loop the rest
+(:mod:`scheduler.calibration.refine`). Two engines are tried: one that plans a step when the step before has ended, and one
+that plans a step ahead; the second has more parameters, so it must fit clearly better to be taken. The intervals of what
+comes out are a jackknife over the captures (:mod:`scheduler.calibration.jackknife`).
 
 Held-out errors: each capture is predicted from the others; a single capture is split in time, fitted on its first half and
 judged on its second.
@@ -17,11 +18,12 @@ import msgspec
 import numpy as np
 
 from scheduler.calibration.figures import errors, figures
+from scheduler.calibration.jackknife import jackknife
 from scheduler.calibration.observations import Observations
 from scheduler.calibration.refine import Refined, refine
 from scheduler.calibration.replay import replay
 from scheduler.calibration.seats import seats
-from scheduler.calibration.step_law import MIN_REQUESTS, CalibrationError, LawFit, fit_law
+from scheduler.calibration.step_law import MIN_REQUESTS, CalibrationError, Interval95, LawFit, fit_law
 from scheduler.server_model.spec import ServerLimits, ServerModelSpec, StepLaw
 
 PLAIN = ("a_us", "b_us", "c_us", "d_us", "offset_us", "offset_per_sequence_us")
@@ -58,6 +60,10 @@ class Calibration:
     def mean_absolute(self) -> dict[str, float]:
         """Mean over captures of the absolute held-out error, by figure."""
         return mean_absolute(self.held_out)
+
+    def intervals(self) -> dict[str, Interval95]:
+        """Of the law's parameters, 95%; empty for fewer than three captures."""
+        return _intervals(self.spec.law, self.held_out)
 
     def left_out_range(self) -> dict[str, tuple[float, float]]:
         """The least and greatest value of each parameter that is not 0, as captures are left out."""
@@ -231,11 +237,16 @@ def _as_data(
             "condition": spans.condition,
         },
         "loss": fit.loss,
+        "jackknife_95": {name: [i.low, i.high] for name, i in _intervals(fit.law, held).items()},
         "left_out_range": {name: list(ends) for name, ends in _left_out_range(fit.law, held).items()},
         "held_out": {one.capture: one.errors for one in held},
         "mean_absolute_error": mean_absolute(held),
         "warnings": list(warnings),
     }
+
+
+def _intervals(law: StepLaw, held: Sequence[HeldOut]) -> dict[str, Interval95]:
+    return jackknife(law, [one.law for one in held])
 
 
 def _left_out_range(law: StepLaw, held: Sequence[HeldOut]) -> dict[str, tuple[float, float]]:

@@ -27,6 +27,7 @@ from scheduler.events import (
     Dispatch,
     Expire,
     Finished,
+    PolicyChanged,
     ProgressMany,
     Reject,
     RejectReason,
@@ -175,6 +176,15 @@ class Simulation:
                 self._dispatch(action.request, action.backend)
             else:
                 self._carry_out(action)
+        if type(event) is PolicyChanged:
+            self._follow_policy()
+
+    def _follow_policy(self) -> None:
+        """Another policy may care for progress where the one before did not. As in a live run, what was generated
+        unreported stays so: each token is counted by the policy under which it came, or by none."""
+        wanted, self._wants_progress = self._wants_progress, self._dispatcher.policy.wants_progress
+        if self._wants_progress and not wanted:
+            self._new_tokens()
 
     def _carry_out(self, action: Reject | Expire | Abort | WakeAt | Dispatch) -> None:
         match action:
@@ -199,11 +209,14 @@ class Simulation:
         now_ns = self.now_ns
         if now_ns == self._last_progress_ns:
             return
-        self._last_progress_ns = now_ns
-        counts = [count for replica in self._replicas.values() for count in replica.model.new_tokens(now_ns)]
+        counts = self._new_tokens()
         if counts:
-            counts.sort()
-            self._dispatcher.handle(ProgressMany(now_ns, tuple(counts)))
+            self._dispatcher.handle(ProgressMany(now_ns, counts))
+
+    def _new_tokens(self) -> tuple[tuple[int, int], ...]:
+        """(request id, tokens) of what was generated since this was asked last."""
+        now_ns = self._last_progress_ns = self.now_ns
+        return tuple(sorted(count for replica in self._replicas.values() for count in replica.model.new_tokens(now_ns)))
 
     def _replica_of(self, request_id: int) -> Replica | None:
         for replica in self._replicas.values():

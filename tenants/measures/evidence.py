@@ -1,7 +1,8 @@
 """What one or more runs say about a tenant, with the interval that goes with it.
 
 Replicates are the seeds when there are at least five runs; else the runs are laid end to end and resampled in blocks of
-time (:mod:`tenants.measures.bootstrap`); else there is no interval.
+time (:mod:`tenants.measures.bootstrap`); else there is no interval, and ``share_at_most`` and ``percentile_at_least`` give
+the one end that may break a promise (:mod:`tenants.measures.short_run`).
 
 Why a second interval beside that one: replicates without a single miss have no spread, so an interval read from them
 would have width 0 and claim certainty after ten requests. Each figure is therefore also given its exact binomial
@@ -38,8 +39,11 @@ from tenants.measures.intervals import (
     wider,
 )
 from tenants.measures.percentile import PercentileValue, metric_ages, metric_values, percentile
+from tenants.measures.short_run import effective_requests, most, pieces_of
 from tenants.slo import Metric, Slo
 
+_UPPER_ONLY = "upper end of a short run"
+_LOWER_ONLY = "lower end of a short run"
 SLOWEST = 0.05
 
 
@@ -61,7 +65,7 @@ def concatenate(runs: Sequence[Columns]) -> Columns:
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """The judged requests of one tenant. ``run``: which run each row is of. ``blocks``, ``cells``: the resamples of
-    time, when there are fewer than five runs and enough time.
+    time, when there are fewer than five runs and enough time. ``pieces``: of a shorter one.
     """
 
     rows: Columns
@@ -69,6 +73,7 @@ class Evidence:
     n_runs: int
     blocks: TimeBlocks | None
     cells: Int64s
+    pieces: Int64s
     level: float = LEVEL
 
     @classmethod
@@ -100,7 +105,7 @@ class Evidence:
         if len(runs) < MIN_SEEDS:
             blocks = TimeBlocks.over(0, clock, block_s=block_s, replicates=replicates, seed=seed)
         cells = np.zeros(len(rows), dtype=np.int64) if blocks is None else blocks.cells(place[mine])
-        return cls(rows, number[mine], len(runs), blocks, cells, level)
+        return cls(rows, number[mine], len(runs), blocks, cells, pieces_of(place[mine], 0, clock), level)
 
     @property
     def has_replicates(self) -> bool:
@@ -110,6 +115,41 @@ class Evidence:
     @property
     def replicate_name(self) -> str:
         return f"{self.n_runs} seeds" if self.n_runs >= MIN_SEEDS else "blocks of time"
+
+    def share_at_most(self, slo: Slo) -> Interval | None:
+        """The attainment of a run without replicates, with an upper end only; None: nothing is proven."""
+        if self.has_replicates or len(self.rows) == 0:
+            return None
+        met = meets(self.rows, slo)
+        effective = self._effective_of_short(~met, severity(self.rows, slo))
+        if effective is None:
+            return None
+        return Interval(float(met.mean()), 0.0, most(met, effective, self.level), _UPPER_ONLY, 0, self.level)
+
+    def percentile_at_least(self, metric: Metric, p: float) -> Interval | None:
+        """The percentile of a metric of a run without replicates, in ns, with a lower end only; None: nothing is proven."""
+        values = metric_values(self.rows, metric)
+        found = percentile(values, p, metric_ages(self.rows, metric))
+        defined = values != UNDEFINED
+        if self.has_replicates or found.at_least_ns is None:
+            return None
+        value = math.inf if found.value_ns is None else float(found.value_ns)
+        badness = np.where(defined, values.astype(np.float64), -np.inf)
+        effective = self._effective_of_short(
+            values > (NEVER - 1 if found.value_ns is None else found.value_ns), badness
+        )
+        if effective is None:
+            return None
+        ranked = np.sort(values[defined])
+        low, _ = percentile_ranks(p, len(ranked), min(effective, len(ranked)), self.level)
+        end = 0 if low == 0 else ranked[low - 1]
+        lower = math.inf if end == NEVER else float(end)
+        return Interval(value, min(lower, value), math.inf, _LOWER_ONLY, 0, self.level)
+
+    def _effective_of_short(self, hits: NDArray[np.bool_], badness: Floats) -> float | None:
+        found = [effective_requests(flags, self.pieces) for flags in (hits, _slowest(badness))]
+        known = [effective for effective in found if effective is not None]
+        return min(known, default=None)
 
     def _run_shares(self, hits: NDArray[np.bool_]) -> Floats:
         total = np.bincount(self.run, minlength=self.n_runs)
@@ -136,11 +176,7 @@ class Evidence:
         return max(1.0, variance / (share * (1 - share) / len(hits)))
 
     def _effective(self, hits: NDArray[np.bool_], badness: Floats) -> float:
-        slowest = np.sort(badness)[max(0, math.ceil((1 - SLOWEST) * len(badness)) - 1)]
-        slow = badness > slowest
-        if not slow.any():
-            slow = badness >= slowest
-        return len(hits) / max(self._design_effect(hits), self._design_effect(slow))
+        return len(hits) / max(self._design_effect(hits), self._design_effect(_slowest(badness)))
 
     def attainment(self, slo: Slo) -> tuple[float | None, Interval | None]:
         """The share of requests that meet ``slo`` (None without requests), and its interval (None: cannot be told)."""
@@ -205,6 +241,13 @@ class Evidence:
         value = math.inf if found.value_ns is None else float(found.value_ns)
         method = "binomial ranks, one trial a request"
         return found, Interval(value, min(ends[0], value), max(ends[1], value), method, 0, self.level)
+
+
+def _slowest(badness: Floats) -> NDArray[np.bool_]:
+    """The worst 5%, or all that are as bad as the worst."""
+    edge = np.sort(badness)[max(0, math.ceil((1 - SLOWEST) * len(badness)) - 1)]
+    slow: NDArray[np.bool_] = badness > edge
+    return slow if slow.any() else badness >= edge
 
 
 def _at_rank(histogram: Histogram, rank: int, n: int) -> float:

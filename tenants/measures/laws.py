@@ -46,4 +46,5 @@ def binomial_quantile(p: float, trials: int, share: float) -> int:
 def _special() -> ModuleType:
     from scipy import special  # noqa: PLC0415 (slow to import; see the module docstring)
 
-    return special
+    module: ModuleType = special
+    return module

@@ -56,6 +56,15 @@ def test_nothing_heavy_is_loaded_before_it_is_needed(act, tmp_path):
     assert loaded & {"tenants", "scheduler", "backends", "loadgen"} == set()
 
 
+def test_what_a_run_needs_before_its_first_request_loads_no_statistics_and_no_plots(tmp_path):
+    """They take most of a second, and are needed when results are written."""
+    act = "import lmperf.cli.run_command, lmperf.wiring.live, lmperf.wiring.live_worker"
+    done = python(LISTS_MODULES.format(act=act), tmp_path)
+    assert done.returncode == 0, done.stderr
+    loaded = set(json.loads(done.stdout))
+    assert loaded & {"scipy", "plotly", "jinja2", "pandas", "torch", "transformers"} == set()
+
+
 def test_every_public_name_loads(tmp_path):
     """All of ``lmperf.__all__`` are there, and an unknown one is an AttributeError."""
     done = python(

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import msgspec
 import pytest
-from cli_support import FAST_MODEL, invoke, served, summary_of, two_tenants
+from cli_support import FAST_MODEL, invoke, served, start, summary_of, two_tenants, until
 
 import backends.openai
 import loadgen.live.calls
@@ -193,6 +193,30 @@ def test_a_server_that_refuses_every_stream_is_106_and_quotes_it(tmp_path):
     assert "4 requests failed with http_4xx" in done.stdout
     assert "streaming is not enabled here" in done.stdout
     assert summary_of(tmp_path / "r")["total"]["error_classes"] == {"http_4xx": 4}
+
+
+def test_a_server_that_dies_in_a_run_is_106_and_the_moment_is_named(tmp_path):
+    """Killed after the first rows reached the disk: the run is no verdict, the message says when the server stopped
+    answering and how many requests were lost after it, and the summary keeps both."""
+    model = tmp_path / "server-model.json"
+    model.write_text(FAST_MODEL)
+    server = start("emulate", "--server-model", model, cwd=tmp_path)
+    try:
+        url = server.stdout.readline().split()[-1]
+        (tmp_path / "s.yaml").write_text(two_tenants(url, duration_s=4))
+        run = start("run", "s.yaml", "--output-dir", "r", "--quiet", cwd=tmp_path)
+        until(lambda: any(path.stat().st_size for path in (tmp_path / "r").glob("rows/*.arrow")), run)
+    finally:
+        server.kill()
+        server.communicate()
+    out, err = run.communicate(timeout=60)
+    assert run.returncode == 106, (out, err)
+    found = summary_of(tmp_path / "r")
+    assert 1 < found["server"]["stopped_answering_s"] < 4
+    assert f"stopped answering {found['server']['stopped_answering_s']:.1f} s into the run" in err
+    lost = found["server"]["requests_after_it_stopped"]
+    assert f"all of the {lost} requests that came to it later were lost" in err
+    assert 3 <= lost <= found["total"]["statuses"]["failed"]
 
 
 def test_the_embedded_server_needs_no_url(tmp_path):

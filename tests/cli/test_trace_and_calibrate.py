@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 
 import numpy as np
 import pytest
@@ -101,6 +102,51 @@ def test_wrong_flags_of_trace_commands(azure, tmp_path, args, says):
     assert [path.name for path in tmp_path.iterdir()] == ["azure.csv"]
 
 
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("slice", "azure.csv", "--start", 50), "none of its 20 rows is in the slice from 50 s to its end: they arrive from 0"),
+        (("slice", "azure.csv", "--start", 3, "--end", 3.5, "--rows", 0), "--rows"),
+        (("convert", "empty.csv"), "read by the format azure"),
+        (("import", "empty.csv", "--map", "arrival=TIMESTAMP"), "read by the map 'arrival=TIMESTAMP'"),
+        (("scale", "empty.csv", "--speed", 2), "no row was found"),
+    ],
+)  # fmt: skip
+def test_a_trace_without_rows_is_an_error_and_never_written(azure, tmp_path, args, says):
+    """104; which filter or format it was, and what was read."""
+    (tmp_path / "empty.csv").write_text(AZURE.partition("\n")[0] + "\n")
+    done = invoke("trace", *args, "-o", "x.parquet", cwd=tmp_path)
+    assert done.returncode == 104, done
+    assert says in done.stderr
+    assert not (tmp_path / "x.parquet").exists()
+
+
+def test_imported_arrivals_have_no_latencies_and_are_not_unfinished(azure, tmp_path):
+    assert invoke("trace", "convert", azure, "-o", "a.parquet", cwd=tmp_path).returncode == 0
+    own = invoke("trace", "inspect", "a.parquet", cwd=tmp_path).stdout
+    assert "20 arrivals, no latencies recorded" in own
+    assert "unfinished" not in own
+    assert "no latencies recorded" in invoke("trace", "inspect", azure, cwd=tmp_path).stdout
+
+
+def test_an_unknown_output_length_stays_unknown(tmp_path):
+    """Imported without one: inspected, sliced and inspected again it is unknown; it cannot be simulated."""
+    (tmp_path / "log.csv").write_text("ts,in\n" + "".join(f"{i},{10 + i}\n" for i in range(30)))
+    assert (
+        invoke(
+            "trace", "import", "log.csv", "--map", "arrival=ts,prompt_tokens=in", "-o", "a.parquet", cwd=tmp_path
+        ).returncode
+        == 0
+    )
+    assert invoke("trace", "slice", "a.parquet", "--start", 5, "-o", "b.parquet", cwd=tmp_path).returncode == 0
+    for name in ("a.parquet", "b.parquet"):
+        assert set(read_any(tmp_path / name).output_tokens.tolist()) == {-1}
+        assert "unknown" in invoke("trace", "inspect", name, cwd=tmp_path).stdout
+    done = invoke("simulate", "b.parquet", "--server-model", "h200-llama-8b", cwd=tmp_path)
+    assert done.returncode == 104
+    assert "no row has an output length" in done.stderr
+
+
 # -- calibrate -------------------------------------------------------------------------------------------------------
 
 LAW = StepLaw(a_us=5000.0, b_us=20.0, c_us=30.0, d_us=0.05, offset_us=10_000.0)
@@ -151,7 +197,7 @@ def capture(path, seed, rate):
 def test_calibrate_finds_the_law_that_made_the_captures(tmp_path):
     """From client-side timestamps alone, in the founders' format: a step's time within 5%, the law's other terms near,
     and the held-out error of every capture printed before the file is written."""
-    for i, rate in enumerate((12, 20)):
+    for i, rate in enumerate((12, 16, 20)):
         capture(tmp_path / f"open_r{rate}.jsonl.gz", i, rate)
     traces = sorted(tmp_path.glob("*.jsonl.gz"))
     done = invoke("calibrate", *traces, "-o", "models/m.json", "--name", "mine", "--max-num-seqs", 64, cwd=tmp_path)
@@ -164,6 +210,11 @@ def test_calibrate_finds_the_law_that_made_the_captures(tmp_path):
     assert "held out: each capture predicted by a model that never saw it" in done.stdout
     for trace in traces:
         assert trace.name in done.stdout
+    shown = re.findall(r"^ *(a|b|offset) +([\d.,e+]+) +\[([\d.,e+]+), ([\d.,e+]+)\]", done.stdout, re.MULTILINE)
+    assert {name for name, *_ in shown} == {"a", "b", "offset"}, done.stdout
+    for _, *figures in shown:
+        value, low, high = (float(text.replace(",", "")) for text in figures)
+        assert low <= value <= high
     assert set(model.fit["held_out"]) == {trace.name for trace in traces}
     errors = model.fit["mean_absolute_error"]
     assert errors["e2e_mean"] < 0.05
@@ -178,6 +229,7 @@ def test_one_capture_is_judged_on_its_second_half(tmp_path):
     assert done.returncode == 0, done
     assert "one.jsonl.gz (second half)" in done.stdout
     assert "not written" in done.stdout
+    assert "no intervals of the parameters: they take 3 captures" in done.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["one.jsonl.gz"]
 
 

@@ -86,7 +86,7 @@ def test_it_is_known_whether_the_policy_judges_lateness(tmp_path, policy, judges
         ('policy = "wfq"\n[tenants.a]\nweight = 0\n', r"> 0.*tenants"),
         ('policy = "wfq"\n', r"missing required field `tenants`"),
         ('policy = "wfq"\ntenants = {}\n', r"length >= 1"),
-        ('policy = "wfg"\n[tenants.a]\n', r"unknown policy 'wfg'.*did you mean 'wfq'"),
+        ('policy = "wfqq"\n[tenants.a]\n', r"unknown policy 'wfqq'.*did you mean 'wfq'"),
         ('policy = {name = "wfq", lat = "shed"}\n[tenants.a]\n', r"`lat`.*options: late, margin_ms"),
         ('policy = {late = "shed"}\n[tenants.a]\n', r"needs the policy's name"),
         ('policy = "wfq"\ndefault_tenant = "b"\n[tenants.a]\n', r"default_tenant 'b' is not a tenant; known: a"),

@@ -159,7 +159,7 @@ def trace(path, users=4, rounds=40):
     return path
 
 
-@pytest.mark.parametrize("arrivals", ["after", "recorded"])
+@pytest.mark.parametrize("arrivals", ["regenerated", "recorded"])
 def test_a_trace_is_calibrated_reproduced_and_compared(tmp_path, arrivals):
     """Its own server model is fitted and written, how well the run is reproduced stands first and names the arrivals,
     then every policy on the captured arrivals, then the derived loads."""

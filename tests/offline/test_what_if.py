@@ -197,7 +197,7 @@ FAULTS = [
     (["tenants.chat.colour=2"], "unknown key"),
     (["rate=0"], "no number above 0"),
     (["replicas=1.5"], "no whole number"),
-    (["slots.seqs=2"], "did you mean `sequences`"),
+    (["slots.seqs=2"], "known: prefill_tokens, sequences"),
     (["server.speed=2"], "max_num_seqs"),
     (["duration_s=5"], "a trace has no scenario"),
 ]

@@ -316,6 +316,14 @@ def test_fidelity_is_shown_with_signed_errors_and_how_arrivals_were_made():
     assert "retries) were recorded" in words
 
 
+def test_a_server_that_died_stands_above_every_figure():
+    """When it stopped answering, and what was lost; nothing of the kind for a server that served."""
+    gone = {"stopped_answering_s": 12.34, "requests_after_it_stopped": 480}
+    words = shown(msgspec.structs.replace(busy_summary(), server=gone)).words
+    assert "The target failed: the server stopped answering 12.3 s into the run: all of the 480 requests" in words
+    assert "The target failed" not in shown(busy_summary()).words
+
+
 def test_every_term_of_the_tables_is_explained(busy):
     terms = re.findall("<dt>(.*?)</dt>", busy[1])
     for term in ("TTFT", "backend TTFT", "ITL", "TPOT", "E2E", "attainment", "verdict", "goodput", "own lateness"):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
 from sched_support import MS, POLICIES, S, dispatcher, request, serve, simulate, tenant
 
 from scheduler.drivers.simulated import Simulation, SimulationError
+from scheduler.events import AnyEvent, PolicyChanged, ProgressMany
 from scheduler.request import ErrorClass, Request, Status
 from scheduler.server_model.batching import ContinuousBatch
 from scheduler.server_model.spec import ServerLimits, StepLaw
@@ -117,3 +119,46 @@ def test_two_replicas_share_the_load():
     outcomes = serve(dispatcher(_T, backends=backends), [request(n, "a", n) for n in range(4)], _second, 2)
     assert [(o.request.id, o.backend) for o in outcomes] == [(0, "a"), (1, "b"), (2, "a"), (3, "b")]
     assert outcomes[-1].ended_ns == 2 * S + 1
+
+
+class _ChangesAt:
+    """Another policy at ``at_ns``; asked every half second."""
+
+    period_ns = S // 2
+
+    def __init__(self, at_ns: int, policy: str) -> None:
+        self._change = PolicyChanged(at_ns, policy, {})
+
+    def control(self, now_ns: int, *, queued: bool) -> list[AnyEvent]:
+        return [self._change] if now_ns == self._change.now_ns else []
+
+
+def _counted(before: str, after: str) -> dict[int, int]:
+    """Tokens of request 0 that the core was told of, by the second of an arrival in which it was; the policy changes at
+    2 s. The first token comes at 10.1 ms, then one each 10 ms: 199 by 2 s, 100 in each second after it."""
+    core = dispatcher(_T, before, sequences=4)
+    told: dict[int, int] = {}
+    handle = core.handle
+
+    def watched(event: AnyEvent) -> Sequence[object]:
+        if isinstance(event, ProgressMany):
+            told[event.now_ns] = dict(event.counts).get(0, 0)
+        return handle(event)
+
+    core.handle = watched  # type: ignore[method-assign]
+    arrivals = [request(0, "a", 0, 10, 700), *(request(n, "a", n * S, 10, 1) for n in range(1, 5))]
+    simulate(core, {"a": _engine()}, arrivals, control=_ChangesAt(2 * S, after), until_ns=4 * S + 1)
+    return {second: sum(n for at, n in told.items() if (second - 1) * S < at <= second * S) for second in range(1, 5)}
+
+
+def test_a_policy_that_wants_progress_is_told_of_it_from_its_change_on():
+    """And of nothing from before: in a live run nobody counted then."""
+    found = _counted("fifo", "vtc")
+    assert (found[1], found[2]) == (0, 0)
+    assert [found[3], found[4]] == pytest.approx([100, 100], abs=2)
+
+
+def test_a_policy_that_wants_none_is_told_of_none_from_its_change_on():
+    found = _counted("vtc", "fifo")
+    assert [found[1], found[2]] == pytest.approx([99, 100], abs=2)
+    assert (found[3], found[4]) == (0, 0)

@@ -47,9 +47,9 @@ def test_entry_points_of_other_packages_are_found(plugin):
 
 def test_an_unknown_name_lists_the_known_ones():
     """And suggests the one that was probably meant."""
-    with pytest.raises(RegistryError, match=r"unknown thing 'ourz'; known: ours, yours; did you mean 'ours'\?"):
-        registry(ours="json:dumps", yours="json:loads").load("ourz")
-    assert "ourz" not in registry(ours="json:dumps")
+    with pytest.raises(RegistryError, match=r"unknown thing 'yourz'; known: ours, yours; did you mean 'yours'\?"):
+        registry(ours="json:dumps", yours="json:loads").load("yourz")
+    assert "yourz" not in registry(ours="json:dumps")
 
 
 def test_the_same_entry_twice_is_one(plugin):

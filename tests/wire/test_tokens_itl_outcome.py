@@ -124,6 +124,30 @@ def test_max_itl_follows_the_rule_of_the_gaps():
     assert joined(wire([5], [3])).max_itl_ns is None
 
 
+def test_nothing_that_the_wire_knows_is_lost_in_the_join():
+    """Every field that a wire result and an outcome share holds the same: why the answer ended, too."""
+    result = wire(
+        [1, 2],
+        [1, 2],
+        error_class=ErrorClass.SERVER_ERROR,
+        detail="said",
+        http_status=200,
+        connect_ns=3,
+        sent_ns=4,
+        prompt_tokens=5,
+        cached_prompt_tokens=6,
+        output_tokens=7,
+        tokens_source=TokensSource.USAGE,
+        finish_reason="length",
+    )
+    outcome = joined(result)
+    shared = set(WireResult.__struct_fields__) & set(type(outcome).__struct_fields__) - {"chunk_tokens"}
+    assert {"finish_reason", "http_status", "cached_prompt_tokens"} <= shared
+    for name in shared:
+        assert getattr(result, name) not in (None, ""), f"{name} proves nothing here"
+        assert getattr(outcome, name) == getattr(result, name), name
+
+
 def test_the_prompt_is_what_the_server_says():
     """usage beats the request's estimate; without it the estimate stands."""
     assert joined(wire([1], [1], prompt_tokens=93)).prompt_tokens == 93

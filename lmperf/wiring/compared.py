@@ -1,0 +1,96 @@
+"""One side of a comparison: a run's folder, or a folder of runs that differ in their seeds alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from lmperf.wiring.header import header_plan, header_tenants
+from loadgen.summary.files import SUMMARY_JSON, read_summary
+from loadgen.summary.schema import Summary
+from loadgen.trace.reader import read_trace
+from loadgen.trace.writer import TRACE_FILE
+from tenants.measures.bootstrap import MIN_BLOCK_S, MIN_BLOCKS
+from tenants.measures.columns import Columns
+from tenants.measures.difference import Sides
+from tenants.measures.intervals import MIN_SEEDS
+from tenants.slo import Slo
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """``folders`` and ``summaries`` in order of the seed. ``name``: what the user called it."""
+
+    name: str
+    folders: tuple[Path, ...]
+    summaries: tuple[Summary, ...]
+
+    @property
+    def seeds(self) -> tuple[int | None, ...]:
+        return tuple(summary.seed for summary in self.summaries)
+
+    @property
+    def invalid(self) -> list[str]:
+        return [
+            f"{folder}: {reason}"
+            for folder, summary in zip(self.folders, self.summaries, strict=True)
+            for reason in summary.validity.reasons
+        ]
+
+    def rows(self) -> tuple[list[Columns], dict[str, Slo]] | None:
+        """The rows of every run, and what was promised; None when a run's rows are not there (its summary alone is)."""
+        if not all((folder / TRACE_FILE).is_file() for folder in self.folders):
+            return None
+        found: list[Columns] = []
+        slos: dict[str, Slo] = {}
+        for folder in self.folders:
+            trace = read_trace(folder)
+            found.append(trace.columns())
+            slos |= {tenant.name: tenant.slo for tenant in header_tenants(trace, header_plan(trace))}
+        return found, slos
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two sides. ``sides``: their rows under resamples that belong together, where that is needed and possible."""
+
+    base: Compared
+    run: Compared
+    paired: bool
+    sides: Sides | None
+    how: str
+
+
+def compared(path: str) -> Compared:
+    """Raises SummaryError, which names the folder, when there is no finished run."""
+    root = Path(path)
+    folders = [root]
+    if root.is_dir() and not (root / SUMMARY_JSON).is_file():
+        inner = sorted(found.parent for found in root.glob(f"*/{SUMMARY_JSON}"))
+        folders = inner or folders
+    read = sorted(((read_summary(folder), folder) for folder in folders), key=lambda each: each[0].seed or 0)
+    return Compared(path, tuple(folder for _, folder in read), tuple(summary for summary, _ in read))
+
+
+def pair_of(base: Compared, run: Compared) -> Pair:
+    """Both sides, with what the intervals of their differences can rest on."""
+    paired = base.seeds == run.seeds and None not in base.seeds
+    fewest = min(len(base.summaries), len(run.summaries))
+    if fewest >= MIN_SEEDS:
+        how = (
+            f"t over {fewest} pairs of runs with one seed" if paired else f"Welch's t over {fewest} runs or more a side"
+        )
+        return Pair(base, run, paired, None, how)
+    sides = _sides(base, run, paired=paired)
+    lack = f"{MIN_BLOCKS} blocks of {MIN_BLOCK_S:g} s, or {MIN_SEEDS} runs a side"
+    if sides is None:
+        return Pair(base, run, paired, None, f"none: it takes the rows of {lack}, so a difference may be chance")
+    same = "the same blocks of time on both sides, whose seeds are equal" if paired else "blocks of their own for each"
+    return Pair(base, run, paired, sides, f"moving-block bootstrap, {same}")
+
+
+def _sides(base: Compared, run: Compared, *, paired: bool) -> Sides | None:
+    before, after = base.rows(), run.rows()
+    if before is None or after is None:
+        return None
+    return Sides.of(before[0], after[0], before[1], after[1], paired=paired)
