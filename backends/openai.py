@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from backends.engine_queue import METRICS_PATH, waiting_of
 from backends.protocol import BackendError, BackendMetadata, Call, Capabilities, Clock, OnTokens, WireResult
 from backends.wire.client import WireClient
 from backends.wire.faults import WireError
@@ -26,6 +27,8 @@ Prompt = str | Sequence[int] | Sequence[Mapping[str, object]]
 
 PATHS: dict[Endpoint, str] = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
 TENANT_HEADER = "x-lmperf-tenant"
+
+_GLANCE_S = 2.0
 
 _KINDS = {
     ErrorClass.DNS: "dns",
@@ -178,6 +181,18 @@ class OpenAIBackend:
             metadata = self._metadata or await self.get_metadata()
             model = metadata.models[0] if metadata.models else None
         return await find_capabilities(self._http, generate_with=model)
+
+    async def waiting(self) -> int:
+        """Requests in the engine's own queue. BackendError (``no_waiting_count`` when its metrics do not tell)."""
+        reply = await self._http.request("GET", METRICS_PATH, timeout_s=_GLANCE_S)
+        return waiting_of(reply.status, reply.body, self.base_url)
+
+    async def answers(self) -> bool:
+        """Whether the server says that it is well, or says anything but that it is not. Never raises."""
+        try:
+            return (await self._http.request("GET", "/health", timeout_s=_GLANCE_S)).status < 500
+        except BackendError:
+            return False
 
     async def encode(self, text: str) -> list[int]:
         """Token ids of ``text`` alone, without the special tokens that a server puts before a prompt. BackendError of

@@ -6,16 +6,17 @@ with at least 8. If a < 0.98: D = max(least, 0.92 D), and nothing more for 3 s. 
 D + 2).
 Additive increase, multiplicative decrease: too few slots waste the engine, too many break TPOT and hand the order to it.
 
-The controller stands above the dispatcher and speaks to it through ``SlotsChanged``. Pure: outcomes and times come in.
+Several backends share one queue, and so the TPOT that D leads to: they have one D.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from scheduler.events import SlotsChanged
 from scheduler.request import Outcome, Status
+from scheduler.slot_control import SlotControl
+from scheduler.slots import Slots
 from tenants.tenant import Tenant
 
 PERIOD_NS = 1_000_000_000
@@ -27,65 +28,51 @@ _SHRINK = 0.92
 _GROW = 2
 
 
-class AutoSlots:
-    """``sequences`` is D now, of ``backend``; ``prefill_tokens`` (X) stays. Tenants without a TPOT limit have no say."""
+class AutoSlots(SlotControl):
+    """Follows the tenants' TPOT limits; tenants without one have no say."""
 
     period_ns = PERIOD_NS
 
     def __init__(
-        self,
-        tenants: Iterable[Tenant],
-        start: int,
-        least: int = 40,
-        most: int = 128,
-        *,
-        backend: str = "",
-        prefill_tokens: int | None = None,
+        self, tenants: Iterable[Tenant], slots: Mapping[str, Slots], least: int = 40, most: int = 128, now_ns: int = 0
     ) -> None:
-        if not 1 <= least <= most:
-            raise ValueError(f"auto slots: 1 <= least <= most, got {least} and {most}")
-        self.sequences = min(max(start, least), most)
-        self._backend = backend
-        self._prefill_tokens = prefill_tokens
-        self._least = least
-        self._most = most
-        self._limits = {t.name: t.slo.tpot_ns for t in tenants if t.slo.tpot_ns is not None}
+        super().__init__(slots, least, most, now_ns)
+        self._limits: dict[str, int] = {}
         self._recent: deque[tuple[int, str, bool]] = deque()
         self._hold_until_ns = 0
+        self.set_tenants(tenants)
+
+    def set_tenants(self, tenants: Iterable[Tenant]) -> None:
+        self._limits = {t.name: t.slo.tpot_ns for t in tenants if t.slo.tpot_ns is not None}
 
     def observe(self, outcome: Outcome) -> None:
-        """Take in one finished request."""
         limit_ns = self._limits.get(outcome.request.tenant)
         tokens = outcome.output_tokens
         if limit_ns is None or outcome.status is not Status.OK or tokens is None or tokens < 2:
             return
         if outcome.first_token_ns is None or outcome.last_token_ns is None:
             return
+        if outcome.last_token_ns <= outcome.first_token_ns:
+            return  # an answer that came whole does not tell how long its tokens took
         tpot_ns = (outcome.last_token_ns - outcome.first_token_ns) / (tokens - 1)
         self._recent.append((outcome.ended_ns, outcome.request.tenant, tpot_ns <= limit_ns))
 
-    def decide(self, now_ns: int, *, queued: bool) -> int | None:
-        """The new D, or None to leave it. To be asked every ``PERIOD_NS``."""
+    def decide(self, now_ns: int, *, queued: bool) -> dict[str, int]:
         recent = self._recent
         while recent and recent[0][0] <= now_ns - _WINDOW_NS:
             recent.popleft()
-        if now_ns < self._hold_until_ns:
-            return None
+        if now_ns < self._hold_until_ns or not self.slots:
+            return {}
         counts: dict[str, list[int]] = {}
         for _, tenant, kept in recent:
             count = counts.setdefault(tenant, [0, 0])
             count[0] += kept
             count[1] += 1
         worst = min((kept / n for kept, n in counts.values() if n >= _MIN_REQUESTS), default=1.0)
-        before = self.sequences
+        now = max(self.sequences(name) for name in self.slots)
         if worst < _TARGET:
-            self.sequences = max(self._least, int(_SHRINK * before))
+            now = max(self._least, int(_SHRINK * now))
             self._hold_until_ns = now_ns + _HOLD_NS
         elif queued:
-            self.sequences = min(self._most, before + _GROW)
-        return None if self.sequences == before else self.sequences
-
-    def control(self, now_ns: int, *, queued: bool) -> list[SlotsChanged]:
-        """The decision as the event that a driver hands to its dispatcher."""
-        sequences = self.decide(now_ns, queued=queued)
-        return [] if sequences is None else [SlotsChanged(now_ns, self._backend, sequences, self._prefill_tokens)]
+            now = min(self._most, now + _GROW)
+        return dict.fromkeys(self.slots, now)

@@ -45,13 +45,15 @@ from scheduler.events import (
 )
 from scheduler.policies.build import PolicyContext, build_policy
 from scheduler.request import Request
+from scheduler.routing import Router, Routing
 from scheduler.slots import BackendSlots, Slots
 from scheduler.timers import Timer, Timers
 from tenants.tenant import Tenant
 
 
 class DispatcherConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a dispatcher starts from; the first line of an event log. ``backends``: slots by backend name (>= 1)."""
+    """All that a dispatcher starts from; the first line of an event log. ``backends``: slots by backend name (>= 1);
+    ``routing``: which of several a request goes to."""
 
     tenants: tuple[Tenant, ...]
     policy: str
@@ -59,6 +61,7 @@ class DispatcherConfig(msgspec.Struct, frozen=True, kw_only=True):
     cost: CostModel = CostModel()
     prefill_rate: float = 40_000.0
     backends: dict[str, Slots]
+    routing: Routing = Routing()
 
 
 class _Outstanding:
@@ -86,7 +89,7 @@ class Dispatcher:
         self._sheds = self.policy.sheds
         self._tenants = {tenant.name: tenant for tenant in config.tenants}
         self._admission = Admission(config.tenants, config.cost, config.prefill_rate)
-        self._backends = {name: BackendSlots(name, slots) for name, slots in config.backends.items()}
+        self._router = Router(config.backends, config.tenants, config.cost, config.routing)
         self._outstanding: dict[int, _Outstanding] = {}
         self._timers = Timers()
         self._generation = 0
@@ -115,6 +118,14 @@ class Dispatcher:
     @property
     def outstanding(self) -> int:
         return len(self._outstanding)
+
+    def outstanding_at(self, backend: str) -> int:
+        """Requests dispatched to one backend and not ended."""
+        return len(self._router[backend].outstanding)
+
+    def slots(self) -> dict[str, Slots]:
+        """The slots of each backend now."""
+        return {backend.name: backend.slots for backend in self._router}
 
     def handle(self, event: AnyEvent) -> list[AnyAction]:
         """Take in one event; the actions are to be carried out in order, now."""
@@ -191,6 +202,7 @@ class Dispatcher:
         if running is None:
             return
         running.backend.release(request_id)
+        self._router.ended(running.request.tenant, output_tokens)
         self._timers.clear_all(request_id)
         self._admission.ended(request_id, prompt_tokens, output_tokens, now_ns)
         if running.generation == self._generation:
@@ -236,11 +248,11 @@ class Dispatcher:
         self._limit_wait(running.request, event.now_ns)
 
     def _slots_changed(self, event: SlotsChanged) -> None:
-        backend = self._backends.setdefault(event.backend, BackendSlots(event.backend, Slots()))
-        backend.slots = Slots(sequences=event.sequences, prefill_tokens=event.prefill_tokens)
+        slots = Slots(sequences=event.sequences, prefill_tokens=event.prefill_tokens)
+        self._router.set_slots(event.backend, slots)
 
     def _backend_state(self, event: BackendState) -> None:
-        self._backends[event.backend].up = event.up
+        self._router.set_state(event.backend, up=event.up)
 
     def _tenants_changed(self, event: TenantsChanged) -> None:
         wanted = {tenant.name for tenant in event.tenants}
@@ -250,6 +262,7 @@ class Dispatcher:
             self._actions.append(Expire(request.id, RejectReason.UNKNOWN_TENANT))
         self.policy.set_tenants(event.tenants, event.now_ns)
         self._admission.set_tenants(event.tenants, self.policy)
+        self._router.set_tenants(event.tenants)
         self._tenants = {tenant.name: tenant for tenant in event.tenants}
 
     def _policy_changed(self, event: PolicyChanged) -> None:
@@ -284,30 +297,20 @@ class Dispatcher:
 
     def _fill(self, now_ns: int) -> None:
         """Dispatch while something is queued and a backend has room: the queue is work-conserving."""
-        policy = self.policy
+        policy, router = self.policy, self._router
         queued = len(policy)
-        while queued:
-            backend = self._backend_with_room()
-            if backend is None:
-                break
+        while queued and router.has_room():
             request = policy.select(now_ns)
             # Selecting may shed others, so the policy is asked each time.
             queued = len(policy)
             if request is None:
                 break
-            backend.occupy(request)
+            backend = router.place(request)
             self._outstanding[request.id] = _Outstanding(request, backend, self._generation)
             self._timers.clear(request.id, Timer.TTL)
             self._admission.left_queue(request.id, dispatched=True)
             self._actions.append(Dispatch(request, backend.name))
         self._admission.observe(now_ns, backlogged=queued > 0)
-
-    def _backend_with_room(self) -> BackendSlots | None:
-        best: BackendSlots | None = None
-        for backend in self._backends.values():
-            if backend.has_room() and (best is None or backend.load() < best.load()):
-                best = backend
-        return best
 
     def _ask_to_wake(self) -> None:
         wake_ns = self._timers.next_ns()
@@ -323,13 +326,14 @@ class Dispatcher:
         return {
             "policy": self.policy.snapshot(),
             "backends": {
-                name: {
+                backend.name: {
                     "up": backend.up,
                     "outstanding": len(backend.outstanding),
+                    "work": backend.work / 1000,
                     "prefill_tokens": backend.prefill_outstanding,
                     "slots": msgspec.to_builtins(backend.slots),
                 }
-                for name, backend in self._backends.items()
+                for backend in self._router
             },
         }
 

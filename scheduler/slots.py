@@ -27,9 +27,10 @@ class Slots(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class BackendSlots:
-    """The slots of one backend and what occupies them. ``prefill_left`` by request id, in prompt tokens."""
+    """The slots of one backend and what occupies them. ``outstanding``: prompt tokens left to prefill, by request id.
+    ``work``: what the outstanding requests cost together, in thousandths of a cost unit."""
 
-    __slots__ = ("name", "outstanding", "prefill_outstanding", "slots", "up")
+    __slots__ = ("_works", "name", "outstanding", "prefill_outstanding", "slots", "up", "work")
 
     def __init__(self, name: str, slots: Slots) -> None:
         self.name = name
@@ -37,6 +38,8 @@ class BackendSlots:
         self.up = True
         self.outstanding: dict[int, int] = {}
         self.prefill_outstanding = 0
+        self.work = 0
+        self._works: dict[int, int] = {}
 
     def has_room(self) -> bool:
         slots = self.slots
@@ -46,9 +49,12 @@ class BackendSlots:
             and (slots.prefill_tokens is None or self.prefill_outstanding < slots.prefill_tokens)
         )
 
-    def occupy(self, request: Request) -> None:
+    def occupy(self, request: Request, work: int = 0) -> None:
         self.outstanding[request.id] = request.prompt_tokens
         self.prefill_outstanding += request.prompt_tokens
+        if work:
+            self._works[request.id] = work
+            self.work += work
 
     def prefilled(self, request_id: int, tokens: int | None = None) -> None:
         """``tokens`` (None: all that is left) of a request's prompt are prefilled."""
@@ -59,7 +65,8 @@ class BackendSlots:
 
     def release(self, request_id: int) -> None:
         self.prefill_outstanding -= self.outstanding.pop(request_id)
+        self.work -= self._works.pop(request_id, 0)
 
     def load(self) -> tuple[int, int]:
-        """What "least outstanding work" compares: requests, then prompt tokens not yet prefilled."""
-        return (len(self.outstanding), self.prefill_outstanding)
+        """What "least outstanding work" compares."""
+        return (self.work, len(self.outstanding))

@@ -210,6 +210,7 @@ class App:
                 "weights": {tenant.name: tenant.weight for tenant in config.tenants},
                 "draining": gate.draining,
                 "upstreams": gate.upstreams.states(),
+                "auto_slots": gate.slots.status(),
                 "queued": dict(gate.gauges().queued),
                 "dispatcher": gate.driver.dispatcher.snapshot(),
             }

@@ -36,6 +36,7 @@ _FOLDABLE = frozenset(
         "verbosity", "n", "best_of", "logprobs", "echo", "tools", "tool_choice", "functions", "suffix",
     }
 )  # fmt: skip
+_PREFIX_BYTES = 1024
 _ABSENT = frozenset({b"null", b"false", b"[]"})
 _ONE_ONLY = ("n", "best_of")
 _NONE_ONLY = ("logprobs", "echo", "tools", "tool_choice", "functions", "suffix")
@@ -53,7 +54,8 @@ class Mode(Enum):
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """``prompt_tokens`` is known only for a prompt of token ids. ``strip_usage``: the client did not ask for the usage
-    chunk that the upstream was asked for.
+    chunk that the upstream was asked for. ``prefix``: the first kilobyte of the prompt; nothing of a shorter one, which an
+    upstream's prefix cache saves little of.
     """
 
     mode: Mode
@@ -63,6 +65,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int | None
     strip_usage: bool
     body: bytes
+    prefix: bytes = b""
 
 
 def read_ask(data: bytes, *, chat: bool, fold: bool, count_tokens: bool, priority: int | None) -> Ask:
@@ -89,6 +92,7 @@ def read_ask(data: bytes, *, chat: bool, fold: bool, count_tokens: bool, priorit
         mode=mode,
         chat=chat,
         prompt_bytes=len(memoryview(prompt)),
+        prefix=bytes(memoryview(prompt)[:_PREFIX_BYTES]) if len(memoryview(prompt)) >= _PREFIX_BYTES else b"",
         prompt_tokens=None if chat else _ids(prompt),
         max_tokens=_whole_number(fields, "max_completion_tokens") or _whole_number(fields, "max_tokens"),
         strip_usage=strip_usage,

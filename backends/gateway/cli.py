@@ -25,6 +25,8 @@ from backends.gateway.logs import to_stream
 from backends.gateway.server import GatewayServer
 from backends.usage import UsageParser
 from backends.wire.options import WireOptions
+from scheduler.auto_rule import AutoRule, Follows, usual_rule
+from scheduler.routing import Affinity, Routing
 from scheduler.slots import Slots
 from tenants.tenant import Tenant
 
@@ -70,6 +72,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--prefill-tokens", type=int, metavar="N", help="prompt tokens at once without a first token, each upstream"
     )
+    parser.add_argument(
+        "--auto-slots",
+        choices=[*(follows.value for follows in Follows), "off"],
+        help="move the slots by the tenants' TPOT limits, or by the upstreams' own waiting counts",
+    )
+    parser.add_argument("--min-slots", type=int, metavar="N", help="with --auto-slots: never fewer (default: 40, 1)")
+    parser.add_argument("--max-slots", type=int, metavar="N", help="with --auto-slots: never more (default: 128, 1024)")
+    parser.add_argument(
+        "--affinity",
+        choices=[affinity.value for affinity in Affinity],
+        help="prefix: a prompt goes where its first kilobyte went last, while that upstream has room",
+    )
     parser.add_argument("--admin-key", metavar="REF", help="opens /admin to this key, as ${env:NAME} (default: closed)")
     for flag, (_, kind, text) in _LIMITS.items():
         parser.add_argument(flag, type=kind, default=None, metavar="N", help=text)
@@ -91,6 +105,9 @@ def config_from_args(args: argparse.Namespace, base: GatewayConfig | None = None
     for name in ("host", "port", "policy", "default_tenant", "admin_key"):
         if getattr(args, name) is not None:
             given[name] = getattr(args, name)
+    given["auto"] = _auto(args, None if base is None else base.auto)
+    if args.affinity is not None:
+        given["routing"] = Routing(affinity=Affinity(args.affinity))
     if args.policy is not None or args.policy_option:
         inherited: Mapping[str, object] = {} if base is None or args.policy is not None else base.options
         given["options"] = {**inherited, **dict(_option(text) for text in args.policy_option)}
@@ -106,6 +123,18 @@ def config_from_args(args: argparse.Namespace, base: GatewayConfig | None = None
     if not tenants:
         raise ConfigError("no tenant; give one or more, such as --tenant chat=2 --tenant batch")
     return GatewayConfig(**given) if base is None else replace(base, **given)
+
+
+def _auto(args: argparse.Namespace, base: AutoRule | None) -> AutoRule | None:
+    if args.auto_slots == "off":
+        return None
+    rule = base if args.auto_slots is None else usual_rule(Follows(args.auto_slots))
+    bounds = {name: value for name, value in (("least", args.min_slots), ("most", args.max_slots)) if value is not None}
+    if rule is None:
+        if bounds:
+            raise ConfigError("--min-slots and --max-slots are for automatic slots; add --auto-slots tpot or waiting")
+        return None
+    return msgspec.structs.replace(rule, **bounds)
 
 
 def _given(args: argparse.Namespace, flag: str) -> object:

@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 
 from backends.wire.options import WireOptions
 from backends.wire.url import parse_stated_url
+from scheduler.auto_rule import AutoRule, Follows
 from scheduler.cost import CostModel
 from scheduler.policies.build import PolicyContext, build_policy
+from scheduler.routing import Routing
 from scheduler.slots import Slots
 from tenants.tenant import Tenant
 
@@ -80,7 +82,8 @@ class GatewayLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayConfig:
-    """``port`` 0: a free one. ``default_tenant``: who asks when neither a key nor a header tells. ``admin_key`` (a
+    """``auto``: what moves the upstreams' slots, if anything; ``routing``: which upstream a request goes to. ``port`` 0: a
+    free one. ``default_tenant``: who asks when neither a key nor a header tells. ``admin_key`` (a
     reference) None: there is no ``/admin``. ``count_tokens``: ask upstreams for ``usage`` that a client did not ask for
     (the chunk that brings it is taken out again); False for servers that refuse ``stream_options``. ``fold``: see
     :mod:`backends.gateway.fold`.
@@ -96,6 +99,8 @@ class GatewayConfig:
     prefill_rate: float = 40_000.0
     default_tenant: str | None = None
     admin_key: str | None = field(default=None, repr=False)
+    auto: AutoRule | None = None
+    routing: Routing = field(default_factory=Routing)
     limits: GatewayLimits = field(default_factory=GatewayLimits)
     wire: WireOptions = field(default_factory=WireOptions)
     probe_interval_s: float = 2.0
@@ -121,6 +126,8 @@ class GatewayConfig:
             except ValueError as error:
                 raise ConfigError(f"upstream {upstream.name!r}: {error}") from error
         self._check_keys()
+        if self.auto is not None:
+            self._check_auto(self.auto)
         if not self.probe_interval_s > 0:
             raise ConfigError(f"probe_interval_s must be > 0, got {self.probe_interval_s}")
         if self.default_tenant is not None:
@@ -137,6 +144,17 @@ class GatewayConfig:
                     f"{whose} is written out, where others can read it; put it into an environment variable and give "
                     "${env:VARIABLE}"
                 )
+
+    def _check_auto(self, rule: AutoRule) -> None:
+        if rule.follows is not Follows.TPOT:
+            return
+        if not any(tenant.slo.tpot_ns is not None for tenant in self.tenants):
+            raise ConfigError(
+                "slots that follow TPOT limits need a tenant with one (slo.tpot_ms of a scenario); or follow the upstreams' "
+                "waiting counts"
+            )
+        if not self.count_tokens:
+            raise ConfigError("slots that follow TPOT limits need token counts; leave count_tokens on")
 
     def _check_default(self, name: str) -> None:
         default = next((tenant for tenant in self.tenants if tenant.name == name), None)

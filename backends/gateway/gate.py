@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from hashlib import blake2b
 
 import msgspec
 
@@ -21,18 +23,20 @@ from backends.gateway.estimate import PromptEstimate
 from backends.gateway.identity import Identities, Secret
 from backends.gateway.logs import event
 from backends.gateway.metrics import GatewayMetrics, Gauges
+from backends.gateway.slots import GatewaySlots
 from backends.gateway.upstreams import Upstreams
 from scheduler.dispatcher import Dispatcher, DispatcherConfig
 from scheduler.drivers.live import LiveDriver
 from scheduler.events import PolicyChanged, TenantsChanged
 from scheduler.policies.build import PolicyContext, build_policy
 from scheduler.request import Outcome
+from scheduler.routing import Affinity
 from scheduler.slots import Slots
 from tenants.slo import Slo
 from tenants.tenant import Tenant
 
 OnOutcome = Callable[[Outcome], object]
-_FIXED = ("host", "port", "cost", "prefill_rate", "wire", "probe_interval_s")
+_FIXED = ("host", "port", "cost", "prefill_rate", "routing", "wire", "probe_interval_s")
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -80,10 +84,12 @@ class Gate:
         self.idle = asyncio.Event()
         self.idle.set()
         self._resolve = resolve
+        self._prefix_key = secrets.token_bytes(16)
         self._estimates: dict[str, PromptEstimate] = {}
         self.identities = Identities(config.tenants, config.default_tenant, resolve)
         self.admin = _admin(config, resolve)
         self.tenants: Mapping[str, Tenant] = {tenant.name: tenant for tenant in config.tenants}
+        self.slots = GatewaySlots(config)
         self.driver = LiveDriver(
             Dispatcher(
                 DispatcherConfig(
@@ -92,7 +98,8 @@ class Gate:
                     options=dict(config.options),
                     cost=config.cost,
                     prefill_rate=config.prefill_rate,
-                    backends={upstream.name: upstream.slots for upstream in config.upstreams},
+                    backends=self.slots.starting,
+                    routing=config.routing,
                 )
             ),
             self.clock,
@@ -111,13 +118,23 @@ class Gate:
             if not self.working:
                 self.idle.set()
 
+    def prefix_blocks(self, prefix: bytes) -> tuple[int, ...]:
+        """What routing by prefix compares, in place of a prompt's first kilobyte: a hash that nobody else can compute."""
+        if self.config.routing.affinity is Affinity.NONE or not prefix:
+            return ()
+        return (int.from_bytes(blake2b(prefix, digest_size=8, key=self._prefix_key).digest()) >> 1,)
+
     def estimate(self, tenant: str) -> PromptEstimate:
         return self._estimates.setdefault(tenant, PromptEstimate())
 
     def ended(self, outcome: Outcome) -> None:
         """Count and hand on what became of a request."""
+        if outcome.request.prefix_blocks:  # a means to route by, and nothing that a trace could be replayed with
+            request = msgspec.structs.replace(outcome.request, prefix_blocks=())
+            outcome = msgspec.structs.replace(outcome, request=request)
         tenant = self.tenants.get(outcome.request.tenant)
         self.metrics.ended(outcome, Slo() if tenant is None else tenant.slo)
+        self.slots.observe(outcome)
         if self.on_outcome is not None:
             self.on_outcome(outcome)
 
@@ -145,11 +162,7 @@ class Gate:
         if (config.policy, dict(config.options)) != (old.policy, dict(old.options)):
             self.driver.reconfigure(PolicyChanged(self.driver.at(), config.policy, dict(config.options)))
             changed.append("policy")
-        for before, after in zip(old.upstreams, config.upstreams, strict=True):
-            if before.slots != after.slots:
-                self.driver.set_slots(after.name, after.slots.sequences, after.slots.prefill_tokens)
-                changed.append(f"slots of {after.name}")
-        return changed
+        return changed + self.slots.change(config)
 
     def gauges(self) -> Gauges:
         queued = Counter(dict.fromkeys(self.tenants, 0))
@@ -157,16 +170,23 @@ class Gate:
         return Gauges(
             queued=queued,
             outstanding=self.outstanding(),
+            slots={name: slots.sequences for name, slots in self.driver.dispatcher.slots().items()},
             up=self.upstreams.states(),
             draining=self.draining,
         )
 
     def outstanding(self) -> dict[str, int]:
         """Requests dispatched and not ended, by upstream."""
-        backends = self.driver.dispatcher.snapshot()["backends"]
-        return {name: state["outstanding"] for name, state in backends.items()} if isinstance(backends, dict) else {}
+        dispatcher = self.driver.dispatcher
+        return {upstream.name: dispatcher.outstanding_at(upstream.name) for upstream in self.config.upstreams}
+
+    async def start(self) -> None:
+        """Look at the upstreams. Raises ConfigError when the slots cannot follow them."""
+        await self.upstreams.start()
+        await self.slots.start(self.driver, self.upstreams, self.clock)
 
     async def close(self) -> None:
+        await self.slots.close()
         self.driver.close()
         await self.upstreams.close()
 

@@ -59,10 +59,11 @@ class TenantCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gauges:
-    """The state at this moment; ``queued`` by tenant, the others by upstream."""
+    """The state at this moment; ``queued`` by tenant, the others by upstream. ``slots`` None: unlimited."""
 
     queued: Mapping[str, int]
     outstanding: Mapping[str, int]
+    slots: Mapping[str, int | None]
     up: Mapping[str, bool]
     draining: bool
 
@@ -118,6 +119,8 @@ class _Collector:
         now = self._gauges()
         yield _gauge("queued", "Requests waiting in the queue.", ("tenant",), _keyed(now.queued))
         yield _gauge("outstanding", "Requests dispatched and not ended.", ("upstream",), _keyed(now.outstanding))
+        limited = _keyed({name: slots for name, slots in now.slots.items() if slots is not None})
+        yield _gauge("slots", "Requests that may be outstanding; no series where unlimited.", ("upstream",), limited)
         yield _gauge("upstream_up", "1 when the upstream answers.", ("upstream",), _keyed(now.up))
         yield _gauge("draining", "1 while the gateway ends what it accepted.", (), {(): now.draining})
 

@@ -18,6 +18,7 @@ from backends.gateway.config import GatewayConfig, Resolve, resolve_env
 from backends.gateway.gate import Change, Gate, OnOutcome
 from backends.gateway.logs import event
 from backends.gateway.metrics import GatewayMetrics
+from scheduler.slot_control import SlotMove
 
 _KEEP_ALIVE_S = 75.0
 _SHUTDOWN_S = 0.5
@@ -47,6 +48,12 @@ class GatewayServer:
         self._gate: Gate | None = None
         self._app: App | None = None
         self._runner: web.AppRunner | None = None
+        self._slot_moves: tuple[SlotMove, ...] = ()
+
+    @property
+    def slot_moves(self) -> tuple[SlotMove, ...]:
+        """How a controller moved the slots; also after the end."""
+        return self._slot_moves if self._gate is None else self._gate.slots.moves
 
     @property
     def url(self) -> str:
@@ -84,7 +91,7 @@ class GatewayServer:
             max_field_size=header_bytes,
         )
         try:
-            await gate.upstreams.start()
+            await gate.start()
             await self._runner.setup()
             await web.TCPSite(self._runner, self.config.host, self.config.port, backlog=_BACKLOG).start()
         except BaseException:
@@ -124,6 +131,7 @@ class GatewayServer:
         if runner is not None:
             await runner.cleanup()
         self._gate = None
+        self._slot_moves = gate.slots.moves
         await gate.close()
         event("stopped")
 

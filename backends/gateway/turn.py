@@ -69,6 +69,7 @@ class Turn:
             ttl_ns=None if ttl_s is None else round(ttl_s * _NS),
             first_token_timeout_ns=None if first_s is None else round(first_s * _NS),
             timeout_ns=None if limits.total_timeout_s is None else round(limits.total_timeout_s * _NS),
+            prefix_blocks=gate.prefix_blocks(ask.prefix),
         )
         self._ticket = gate.driver.submit(self._request, on_abort=self._on_abort)
 

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator, Mapping
 import aiohttp
 from multidict import CIMultiDict, CIMultiDictProxy
 
+from backends.engine_queue import METRICS_PATH, waiting_of
 from backends.gateway.config import GatewayConfig, Resolve, Upstream
 from backends.gateway.identity import TENANT_HEADER
 from backends.gateway.relay import Relay
-from backends.protocol import Clock
+from backends.protocol import BackendError, Clock
 from backends.wire.connection import Connection
 from backends.wire.dial import Dialer, tls_context
 from backends.wire.head import request_bytes
@@ -32,6 +33,7 @@ HOP_BY_HOP = frozenset(
 )  # fmt: skip
 _OURS = frozenset({"host", "content-length", "content-encoding", "expect", TENANT_HEADER})
 _TIMEOUTS_BEFORE_DOWN = 2
+_GLANCE = aiohttp.ClientTimeout(total=2.0)
 
 
 class Exchange:
@@ -171,6 +173,17 @@ class Upstreams:
 
     def states(self) -> dict[str, bool]:
         return {name: server.up for name, server in self._servers.items()}
+
+    async def waiting(self, name: str) -> int:
+        """Requests in an upstream's own queue. Raises BackendError."""
+        server = self._servers[name]
+        headers = server.headers(CIMultiDictProxy(CIMultiDict()), None, keep_authorization=False)
+        url = f"{server.base}{METRICS_PATH}"
+        try:
+            async with self.session.get(url, headers=headers, timeout=_GLANCE, allow_redirects=False) as response:
+                return waiting_of(response.status, await response.read(), str(server.base))
+        except (aiohttp.ClientError, OSError) as error:
+            raise BackendError(f"{url} did not answer ({type(error).__name__})") from error
 
     async def start(self) -> None:
         """One round of probes, then one each interval."""

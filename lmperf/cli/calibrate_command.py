@@ -15,7 +15,7 @@ from rich.table import Table
 from lmperf.console import Progress, results_console
 from lmperf.exit_codes import ExitCode
 from lmperf.scenario.faults import ScenarioError
-from lmperf.wiring.captured import captured_run, known_limits, observations_of
+from lmperf.wiring.captured import captured_run, known_limits, observations_by_server
 from scheduler.calibration.calibrate import Calibration, calibrate
 from scheduler.calibration.jackknife import MIN_CAPTURES
 from scheduler.server_model.spec import ServerLimits, encode_server_model
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> ExitCode:
     progress.stage(f"fitting {sum(len(c.trace) for c in captures)} requests of {len(captures)} captures")
     started = time.monotonic()
     found = calibrate(
-        [observations_of(capture.trace) for capture in captures],
+        [seen for capture in captures for seen in observations_by_server(capture.trace)],
         name=args.name,
         limits=_stated(known_limits(captures), args),
         max_num_seqs=args.max_num_seqs,

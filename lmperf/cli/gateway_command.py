@@ -22,11 +22,12 @@ from lmperf.exit_codes import ExitCode
 from lmperf.scenario.faults import ScenarioError
 from lmperf.scenario.load import Scenario, load_scenario
 from lmperf.scenario.resolve import resolve
-from lmperf.wiring.dispatching import slots_of
+from lmperf.wiring.dispatching import auto_of, slots_of
 from lmperf.wiring.known import installed
 from lmperf.wiring.results import FOREVER_NS, window_as_run, write_results
 from lmperf.wiring.run_folder import claimed
 from lmperf.wiring.targets import wire_options
+from loadgen.offline.cell import slots_data
 from loadgen.recorder import Recorder
 from loadgen.table import tenant_table
 from loadgen.trace.schema import TraceMetadata
@@ -80,12 +81,20 @@ def _scenario(args: argparse.Namespace) -> Scenario:
 def config_of(scenario: Scenario) -> GatewayConfig:
     """A gateway's configuration from a scenario: its url is the upstream, ``none`` is a queue without limits."""
     plan = resolve(scenario, saturation=scenario.model.load.saturation)
-    if plan.backend.url is None:
-        raise ValueError("the scenario names no server: set backend.url, or give --upstream URL")
+    urls = dict(plan.backend.urls)
+    if plan.backend.url is not None:
+        urls = {"upstream-1": plan.backend.url}
+    if not urls:
+        raise ValueError("the scenario names no server: set backend.url or urls, or give --upstream URL")
     key = scenario.model.backend.api_key
     return GatewayConfig(
         tenants=tuple(planned.tenant for planned in plan.tenants),
-        upstreams=(Upstream(name="upstream-1", url=plan.backend.url, slots=slots_of(plan), api_key=key),),
+        upstreams=tuple(
+            Upstream(name=name, url=url, slots=plan.slots.own.get(name) or slots_of(plan), api_key=key)
+            for name, url in urls.items()
+        ),
+        auto=auto_of(plan),
+        routing=plan.backend.routing,
         policy=plan.policy.name if plan.policy.queues else "fifo",
         options=dict(plan.policy.options),
         cost=plan.cost,
@@ -109,20 +118,22 @@ def _recorded(
     resolve_reference: Callable[[str], str],
 ) -> int:
     holder: list[Recorder] = []
+    gateways: list[GatewayServer] = []
 
     def on_start(gateway: GatewayServer) -> None:
         config = gateway.config
-        slots = config.upstreams[0].slots
+        slots = {upstream.name: upstream.slots for upstream in config.upstreams}
         metadata = TraceMetadata(
             kind="gateway",
             load_mode="open",
             policy=config.policy,
             policy_options=dict(config.options),
-            slots=msgspec.to_builtins(slots),
+            slots=slots_data(config.upstreams[0].slots, config.auto, slots if len(slots) > 1 else {}),
             start_monotonic_ns=gateway.started_ns,
             start_utc=datetime.now(UTC).isoformat(timespec="milliseconds"),
         )
         holder.append(Recorder(config.tenants, (0, FOREVER_NS), directory, metadata=metadata))
+        gateways.append(gateway)
 
     def on_outcome(outcome: Outcome) -> None:
         holder[0].on_outcome(outcome)
@@ -138,7 +149,9 @@ def _recorded(
         recorder = holder[0]
         end_ns = int(recorder.columns().end_ns.max(initial=0)) + 1
         recorder.window_ns = window_as_run(recorder.window_ns, cut_ns=None, ended_ns=end_ns)
-        metadata = msgspec.structs.replace(recorder.metadata, end_ns=end_ns, window_ns=recorder.window_ns)
+        metadata = recorder.metadata = msgspec.structs.replace(
+            recorder.metadata, end_ns=end_ns, window_ns=recorder.window_ns, slot_moves=gateways[0].slot_moves
+        )
         result = write_results(recorder, None, metadata=metadata, directory=directory)
         from lmperf.console import results_console  # noqa: PLC0415 (only when there is a trace to show)
 

@@ -20,7 +20,7 @@ def print_plan(plan: Plan) -> None:
     slots = plan.slots
     queue = f"policy {plan.policy.name}, slots: {slots_text(slots.sequences, slots.prefill_tokens)}"
     console.print(f"queueing: {queue if plan.policy.queues else 'the target (no queue of ours)'}")
-    console.print(f"backend: {plan.backend.url or plan.backend.kind} {plan.backend.server_model or ''}")
+    console.print(f"backend: {plan.backend.where} {plan.backend.server_model or ''}")
     if plan.workers > 1:
         console.print(f"workers: {plan.workers} processes carry a live run")
     if plan.saturation is not None:

@@ -60,10 +60,14 @@ def run_once(scenario: Scenario, plan: Plan, options: LiveOptions, progress: Pro
 
 def show(result: RunResult) -> None:
     """The per-tenant table, the thresholds, and the paths of what was written, on stdout."""
+    from loadgen.report.sentences import slots_moved, where_waiting_was  # noqa: PLC0415 (as the table)
     from loadgen.table import tenant_table  # noqa: PLC0415 (rich tables only when there is something to show)
 
     console = results_console()
     console.print(tenant_table(result.summary))
+    for line in (where_waiting_was(result.summary), *slots_moved(result.summary)):
+        if line:
+            console.print(line, highlight=False, soft_wrap=True)
     for tenant in result.summary.tenants:
         for promise in tenant.promises:
             console.print(promise.sentence, highlight=False, soft_wrap=True)

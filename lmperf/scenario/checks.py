@@ -11,10 +11,12 @@ from backends.wire.url import parse_stated_url
 from lmperf.scenario.faults import Fault, Path, one_of
 from lmperf.scenario.model import Growth
 from lmperf.scenario.secrets import REFERENCE
-from lmperf.scenario.server_model import AutoSlots, BackendModel, PolicyModel, ServerLimitsModel, SlotsModel
+from lmperf.scenario.server_model import BackendModel, PolicyModel, ServerLimitsModel, SlotsModel
 from lmperf.scenario.tenant_model import SloModel
 from lmperf.scenario.trace_checks import trace_faults
 from lmperf.scenario.view import View, tenant_groups, tenant_names
+from scheduler.auto_rule import Follows
+from scheduler.routing import Affinity
 from tenants.thresholds import ThresholdError, parse_threshold
 
 EMBEDDED = "emulated"
@@ -28,6 +30,7 @@ def run_faults(view: View) -> Iterator[Fault]:
     yield from _backend(view)
     yield from _policy(view)
     yield from _slots(view)
+    yield from _workers(view)
     yield from _load(view)
     yield from trace_faults(view)
     yield from _thresholds(view)
@@ -77,7 +80,10 @@ def _backend(view: View) -> Iterator[Fault]:
     kind, known = view.value((*path, "kind")), view.known.backends
     if isinstance(kind, str) and known is not None and kind not in known:
         yield view.fault((*path, "kind"), f"unknown backend `{kind}`", one_of(kind, known))
-    for owner, key in [(path, "url"), *((("tenants", group), "base_url") for group in view.groups)]:
+    urls = view.value((*path, "urls"))
+    servers: list[Path] = [(*path, "urls", number) for number in range(len(urls) if isinstance(urls, list) else 0)]
+    addressed = [*((owner, "url") for owner in (path, *servers)), *((("tenants", g), "base_url") for g in view.groups)]
+    for owner, key in addressed:
         url = view.value((*owner, key))
         if isinstance(url, str):
             try:
@@ -90,13 +96,14 @@ def _backend(view: View) -> Iterator[Fault]:
     backend = view.part(path, BackendModel)
     if backend is None:
         return
-    if backend.kind == EMBEDDED and backend.url is not None:
+    yield from _servers(view, backend)
+    if backend.kind == EMBEDDED and backend.names_a_server:
         yield view.fault(
-            (*path, "url"),
+            (*path, "url" if backend.url is not None else "urls"),
             f"the `{EMBEDDED}` backend starts its own server and takes no url",
             "for a running server: kind: openai",
         )
-    if backend.kind in NEED_URL and backend.url is None:
+    if backend.kind in NEED_URL and not backend.names_a_server:
         yield view.fault((*path, "url"), f"the `{backend.kind}` backend needs one", "url: http://localhost:8000")
     limits = backend.limits
     if _below(limits):
@@ -105,6 +112,34 @@ def _backend(view: View) -> Iterator[Fault]:
             f"is {limits.max_num_batched_tokens}, below max_num_seqs ({limits.max_num_seqs})",
             "each running sequence decodes one token a step, so it must be at least that",
         )
+
+
+def _servers(view: View, backend: BackendModel) -> Iterator[Fault]:
+    path: Path = ("backend",)
+    if backend.urls is None:
+        if backend.affinity is not Affinity.NONE:
+            remedy = "name them: urls: [..., ...]"
+            yield view.fault((*path, "affinity"), "chooses between servers, and there is one", remedy)
+        return
+    if backend.url is not None:
+        yield view.fault((*path, "urls"), "is given beside url", "give one of the two")
+    names: set[str] = set()
+    for number, server in enumerate(backend.urls):
+        name = server.name or f"server-{number + 1}"
+        if name in names:
+            yield view.fault((*path, "urls", number), f"is a second server called `{name}`", "give it another name")
+        names.add(name)
+    slots = view.part(("slots",), SlotsModel)
+    for number, server in enumerate(backend.urls):
+        if slots is not None and slots.auto is Follows.TPOT and server.sequences is not None:
+            yield view.fault(
+                (*path, "urls", number, "sequences"), "is fixed, and `slots.auto: tpot` moves all of them", "remove one"
+            )
+    for group in view.groups:
+        if view.value(("tenants", group, "base_url")) is not None:
+            yield view.fault(
+                ("tenants", group, "base_url"), "would get around the servers of backend.urls", "remove it, or use url"
+            )
 
 
 def _below(limits: ServerLimitsModel) -> bool:
@@ -144,26 +179,41 @@ def _slots(view: View) -> Iterator[Fault]:
         return
     if slots.auto is None:
         for key in sorted(view.given(("slots",)) & {"min_sequences", "max_sequences"}):
-            yield view.fault(("slots", key), "is for automatic slots only", "add `auto: tpot`, or remove it")
+            yield view.fault(
+                ("slots", key), "is for automatic slots only", "add `auto: tpot` or `auto: waiting`, or remove it"
+            )
         return
-    if slots.min_sequences > slots.max_sequences:
-        yield view.fault(
-            ("slots", "max_sequences"), f"is {slots.max_sequences}, below min_sequences ({slots.min_sequences})"
-        )
+    least, most = slots.bounds
+    if least > most:
+        if slots.max_sequences is None:
+            yield view.fault(("slots", "min_sequences"), f"is {least}, above max_sequences ({most})")
+        else:
+            yield view.fault(("slots", "max_sequences"), f"is {most}, below min_sequences ({least})")
     start = slots.sequences
-    if start is not None and not slots.min_sequences <= start <= slots.max_sequences:
+    if start is not None and not least <= start <= most:
         yield view.fault(
             ("slots", "sequences"),
-            f"starts at {start}, outside [{slots.min_sequences}, {slots.max_sequences}]",
+            f"starts at {start}, outside [{least}, {most}]",
             "move it, min_sequences or max_sequences",
         )
     slos = [view.part(("tenants", group, "slo"), SloModel) for group in view.groups]
-    if slots.auto is AutoSlots.TPOT and not any(slo is not None and slo.tpot_ms is not None for slo in slos):
+    if slots.auto is Follows.TPOT and not any(slo is not None and slo.tpot_ms is not None for slo in slos):
         yield view.fault(
             ("slots", "auto"),
             "follows TPOT limits, and no tenant has one",
             "give a tenant slo.tpot_ms, or auto: waiting",
         )
+
+
+def _workers(view: View) -> Iterator[Fault]:
+    workers = view.number(("workers",))
+    if workers is None or workers <= 1:
+        return
+    alone = "needs one process: its controller and its watch over servers see every answer"
+    if view.value(("slots", "auto")) is not None:
+        yield view.fault(("workers",), f"automatic slots: the run {alone}", "workers: 1, or a number of slots")
+    if view.value(("backend", "urls")) is not None:
+        yield view.fault(("workers",), f"several servers: the run {alone}", "workers: 1, or a single url")
 
 
 def _load(view: View) -> Iterator[Fault]:

@@ -17,6 +17,7 @@ from lmperf.scenario.document import Data, Document, mark_places, parse_value
 from lmperf.scenario.faults import COMMAND_LINE, Fault, Path, Place, ScenarioError, one_of, render_path
 from lmperf.scenario.model import ScenarioModel
 from lmperf.scenario.secrets import is_secret
+from lmperf.scenario.server_model import BackendModel
 from lmperf.scenario.shape import FREE, bare, part_of, step
 from lmperf.scenario.tenant_model import TenantModel
 
@@ -25,6 +26,10 @@ ALTERNATIVES: dict[type[Part], tuple[tuple[frozenset[str], frozenset[str]], ...]
     TenantModel: tuple(
         (frozenset({one}), frozenset({"rate", "load", "share", "users"}) - {one})
         for one in ("rate", "load", "share", "users")
+    ),
+    BackendModel: (
+        (frozenset({"url"}), frozenset({"urls", "affinity", "affinity_slack"})),
+        (frozenset({"urls"}), frozenset({"url"})),
     ),
     ScenarioModel: (
         (frozenset({"judge"}), frozenset({"warmup_s", "cooldown_s"})),

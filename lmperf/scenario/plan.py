@@ -12,8 +12,11 @@ from pathlib import Path
 
 from lmperf.scenario.faults import Fault
 from lmperf.scenario.model import At, Growth
-from lmperf.scenario.server_model import AutoSlots, Endpoint
+from lmperf.scenario.server_model import Endpoint
+from scheduler.auto_rule import Follows
 from scheduler.cost import CostModel
+from scheduler.routing import Routing
+from scheduler.slots import Slots
 from tenants.tenant import Tenant
 from tenants.thresholds import Threshold
 from tenants.traffic import Traffic
@@ -58,13 +61,15 @@ class PolicySpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotsSpec:
-    """Slots at the start (None: unlimited) and what moves ``sequences`` within [least, most], if anything."""
+    """Slots at the start (None: unlimited) and what moves ``sequences`` within [least, most], if anything. ``own``: by
+    the name of each of several servers."""
 
     sequences: int | None = None
     prefill_tokens: int | None = None
-    auto: AutoSlots | None = None
+    auto: Follows | None = None
     least: int = 40
     most: int = 128
+    own: Mapping[str, Slots] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,10 +86,13 @@ class Timeouts:
 class BackendSpec:
     """Where requests run. ``server_model``: a preset's name or an absolute path. ``limits``: only what the scenario
     states, under the server model's own names; None: unlimited. ``offset_ns``: None keeps the server model's.
+    ``urls``: by name, where several servers stand behind the queue; then there is no ``url``.
     """
 
     kind: str
     url: str | None = None
+    urls: Mapping[str, str] = field(default_factory=dict)
+    routing: Routing = field(default_factory=Routing)
     model: str | None = None
     endpoint: Endpoint = Endpoint.AUTO
     server_model: str | None = None
@@ -98,6 +106,11 @@ class BackendSpec:
     ignore_eos: bool = True
     tokenizer: str | None = None
     options: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def where(self) -> str:
+        """The address, or addresses, as people read them; the kind where a server is started."""
+        return ", ".join(self.urls.values()) or self.url or self.kind
 
 
 class RuleKind(StrEnum):

@@ -8,6 +8,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import ConfigDict, Field
 
 from lmperf.scenario.base import MillisecondsOrZero, NotNegative, Part, Positive, PositiveInt, Seconds
+from scheduler.auto_rule import Follows, usual_rule
+from scheduler.routing import Affinity, Routing
 
 
 class Endpoint(StrEnum):
@@ -39,6 +41,21 @@ class ServerLimitsModel(Part):
     offset_ms: MillisecondsOrZero | None = Field(None, description="Constant time before a first token, ms.")
 
 
+class ServerModel(Part):
+    """One of several servers behind the queue. Short form: its URL."""
+
+    short_schema: ClassVar[dict[str, Any] | None] = {"type": "string", "description": "A URL."}
+
+    url: str = Field(description="Base URL of the server.")
+    name: str | None = Field(None, description="What traces and reports call it. Default: `server-1`, `server-2`, ...")
+    sequences: PositiveInt | None = Field(None, description="Its own D. Default: that of `slots`.")
+    prefill_tokens: PositiveInt | None = Field(None, description="Its own X. Default: that of `slots`.")
+
+    @classmethod
+    def expand(cls, value: object) -> object:
+        return {"url": value} if isinstance(value, str) else value
+
+
 class BackendModel(Part):
     """Where requests run. Short form: the kind, or a URL."""
 
@@ -51,6 +68,21 @@ class BackendModel(Part):
     )
     url: str | None = Field(
         None, description="Base URL of the server: `http://localhost:8000` (`localhost:8000` will do)."
+    )
+    urls: list[ServerModel] | None = Field(
+        None,
+        min_length=1,
+        description="Several servers of one model behind one queue, in place of `url`; each with the slots that `slots` "
+        "says, or its own. A request goes to the one with the least outstanding work.",
+    )
+    affinity: Annotated[Affinity, Field(strict=False)] = Field(
+        Affinity.NONE,
+        description="With `urls`: `prefix` sends a request to the server that had its first prefix block last, while "
+        "that one has a free slot and not too much work.",
+    )
+    affinity_slack: NotNegative = Field(
+        Routing().slack,
+        description="With `affinity: prefix`: how much more outstanding work than the least is not too much, cost units.",
     )
     model: str | None = Field(None, description="Model to ask for. Default: the first that the server lists.")
     endpoint: Annotated[Endpoint, Field(strict=False)] = Field(
@@ -84,6 +116,11 @@ class BackendModel(Part):
     )
     options: dict[str, object] = Field(default_factory=dict, description="Settings of this kind of backend alone.")
 
+    @property
+    def names_a_server(self) -> bool:
+        """Whether there is a server that somebody else started."""
+        return self.url is not None or self.urls is not None
+
     @classmethod
     def expand(cls, value: object) -> object:
         if not isinstance(value, str):
@@ -110,19 +147,11 @@ class PolicyModel(Part):
         return {"name": value} if isinstance(value, str) else value
 
 
-class AutoSlots(StrEnum):
-    """What an automatic number of slots follows: the share of answers within their TPOT limit, or the server's own
-    waiting count.
-    """
-
-    TPOT = "tpot"
-    WAITING = "waiting"
-
-
 class SlotsModel(Part):
-    """How much may be outstanding at the backend. Short form: `auto` (by the tenants' TPOT limits), or `unlimited`."""
+    """How much may be outstanding at the backend. Short form: `auto` (by the tenants' TPOT limits), `auto-waiting` (by the
+    server's own waiting count), or `unlimited`."""
 
-    short_schema: ClassVar[dict[str, Any] | None] = {"type": "string", "enum": ["auto", "unlimited"]}
+    short_schema: ClassVar[dict[str, Any] | None] = {"type": "string", "enum": ["auto", "auto-waiting", "unlimited"]}
 
     sequences: PositiveInt | None = Field(
         None, description="Requests outstanding (D); null: unlimited. With `auto`: where it starts (default 64)."
@@ -132,17 +161,32 @@ class SlotsModel(Part):
         description="Prompt tokens dispatched whose prefill has not finished (X); null: unlimited. About the "
         "engine's token budget of a step.",
     )
-    auto: Annotated[AutoSlots | None, Field(strict=False)] = Field(
+    auto: Annotated[Follows | None, Field(strict=False)] = Field(
         None,
         description="`tpot`: adapt sequences to the tenants' TPOT limits; `waiting`: to the server's waiting count.",
     )
-    min_sequences: PositiveInt = Field(40, description="With `auto`: never fewer than this.")
-    max_sequences: PositiveInt = Field(128, description="With `auto`: never more than this.")
+    min_sequences: PositiveInt | None = Field(
+        None, description="With `auto`: never fewer than this. Default: 40 with `tpot`, 1 with `waiting`."
+    )
+    max_sequences: PositiveInt | None = Field(
+        None, description="With `auto`: never more than this. Default: 128 with `tpot`, 1,024 with `waiting`."
+    )
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """Between what automatic slots move."""
+        rule = usual_rule(self.auto or Follows.TPOT)
+        return (
+            rule.least if self.min_sequences is None else self.min_sequences,
+            rule.most if self.max_sequences is None else self.max_sequences,
+        )
 
     @classmethod
     def expand(cls, value: object) -> object:
         if value == "auto":
-            return {"auto": AutoSlots.TPOT.value}
+            return {"auto": Follows.TPOT.value}
+        if value == "auto-waiting":
+            return {"auto": Follows.WAITING.value}
         return {} if value == "unlimited" else value
 
 

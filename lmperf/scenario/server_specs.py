@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from backends.wire.url import parse_base_url
@@ -11,10 +12,12 @@ from lmperf.scenario.faults import Path as KeyPath
 from lmperf.scenario.load import Scenario
 from lmperf.scenario.model import ScenarioModel, TenantRule
 from lmperf.scenario.plan import BackendSpec, PolicySpec, RowRule, RuleKind, SlotsSpec, TraceSpec
-from lmperf.scenario.server_model import ServerLimitsModel
+from lmperf.scenario.server_model import BackendModel, ServerLimitsModel, ServerModel, SlotsModel
 from lmperf.scenario.tenant_specs import timeouts_of
 from lmperf.scenario.units import ns_of_ms, ns_of_s
+from scheduler.routing import Routing
 from scheduler.server_model.spec import PRESETS
+from scheduler.slots import Slots
 
 DEFAULT_SERVER_MODEL = "h200-llama-8b"
 DEFAULT_SEQUENCES = 64
@@ -23,17 +26,18 @@ DEFAULT_PREFILL_TOKENS = 2048
 
 def kind_of(model: ScenarioModel) -> str:
     """The kind of backend: what is stated, else ``openai`` for a url, else the embedded server."""
-    return model.backend.kind or ("openai" if model.backend.url is not None else EMBEDDED)
+    return model.backend.kind or ("openai" if model.backend.names_a_server else EMBEDDED)
 
 
 def backend_of(scenario: Scenario, faults: list[Fault]) -> BackendSpec:
     """The backend; missing files are added to ``faults``."""
     model = scenario.model.backend
     kind = kind_of(scenario.model)
-    url = model.url
     return BackendSpec(
         kind=kind,
-        url=url if url is None or "${" in url else str(parse_base_url(url)),
+        url=None if model.url is None else _normal(model.url),
+        urls={name: _normal(server.url) for name, server in servers_of(model).items()},
+        routing=Routing(affinity=model.affinity, slack=model.affinity_slack),
         model=model.model,
         endpoint=model.endpoint,
         server_model=_server_model(scenario, faults),
@@ -48,6 +52,15 @@ def backend_of(scenario: Scenario, faults: list[Fault]) -> BackendSpec:
         tokenizer=_file(scenario, ("backend", "tokenizer"), model.tokenizer, faults),
         options=dict(model.options),
     )
+
+
+def servers_of(model: BackendModel) -> dict[str, ServerModel]:
+    """Several servers by name; nothing where the scenario has a single backend."""
+    return {server.name or f"server-{number}": server for number, server in enumerate(model.urls or (), 1)}
+
+
+def _normal(url: str) -> str:
+    return url if "${" in url else str(parse_base_url(url))
 
 
 def _limits(model: ServerLimitsModel) -> dict[str, int | bool | None]:
@@ -80,7 +93,7 @@ def _file(
 def policy_of(model: ScenarioModel) -> PolicySpec:
     """The policy: what is stated, else ``none`` in front of a url (the target's own behaviour), else ``fifo``."""
     if model.policy is None:
-        return PolicySpec(name="none" if model.backend.url is not None else "fifo")
+        return PolicySpec(name="none" if model.backend.names_a_server else "fifo")
     return PolicySpec(name=model.policy.name, options=policy_options(model.policy))
 
 
@@ -92,19 +105,35 @@ def slots_of(scenario: Scenario, warnings: list[Fault]) -> SlotsSpec:
             warnings.append(
                 scenario.document.fault(("slots",), "have no effect: the policy `none` has no queue", "name a policy")
             )
-        return SlotsSpec()
+        return SlotsSpec(own=dict.fromkeys(servers_of(scenario.model.backend), Slots()))
+    found = _slots_spec(stated)
+    return replace(found, own=_own_slots(scenario.model.backend, found))
+
+
+def _own_slots(backend: BackendModel, common: SlotsSpec) -> dict[str, Slots]:
+    return {
+        name: Slots(
+            sequences=common.sequences if server.sequences is None else server.sequences,
+            prefill_tokens=common.prefill_tokens if server.prefill_tokens is None else server.prefill_tokens,
+        )
+        for name, server in servers_of(backend).items()
+    }
+
+
+def _slots_spec(stated: SlotsModel | None) -> SlotsSpec:
     if stated is None:
         return SlotsSpec(sequences=DEFAULT_SEQUENCES, prefill_tokens=DEFAULT_PREFILL_TOKENS)
     if stated.auto is None:
         return SlotsSpec(sequences=stated.sequences, prefill_tokens=stated.prefill_tokens)
     start = DEFAULT_SEQUENCES if stated.sequences is None else stated.sequences
+    least, most = stated.bounds
     unstated = "prefill_tokens" not in stated.model_fields_set
     return SlotsSpec(
-        sequences=min(max(start, stated.min_sequences), stated.max_sequences),
+        sequences=min(max(start, least), most),
         prefill_tokens=DEFAULT_PREFILL_TOKENS if unstated else stated.prefill_tokens,
         auto=stated.auto,
-        least=stated.min_sequences,
-        most=stated.max_sequences,
+        least=least,
+        most=most,
     )
 
 

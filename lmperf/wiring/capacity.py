@@ -12,10 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from lmperf.scenario.server_model import AutoSlots
 from lmperf.scenario.server_specs import DEFAULT_PREFILL_TOKENS, DEFAULT_SEQUENCES
 from lmperf.wiring.capacity_study import Study
-from lmperf.wiring.dispatching import slots_of
+from lmperf.wiring.dispatching import auto_of, slots_of
 from loadgen.offline.cell import CellJob, DrawnRecipe, Recipe, ReplayRecipe
 from loadgen.offline.experiment import OnProgress, PolicyChoice
 from loadgen.offline.replicas import ReplicatedJob, promises_of_run
@@ -53,10 +52,8 @@ def jobs_at(study: Study, choice: PolicyChoice, factor: float, replicas: int = 1
     tenants = study.recipe.tenants
     growth = {t.name: study.growth.get(t.name, 1.0) * factor for t in tenants}
     recipe = study.recipe if replicas == 1 else _entitled(study, replicas)
-    auto = choice.auto
-    slots = study.plan.slots
-    if auto is None and choice.slots is None and slots.auto is AutoSlots.TPOT:
-        auto = (slots.least, slots.most)
+    auto = choice.auto or (auto_of(study.plan) if choice.slots is None else None)
+    backends = {name: choice.slots or slots for name, slots in study.plan.slots.own.items()}
     return [
         ReplicatedJob(
             cell=CellJob(
@@ -66,6 +63,8 @@ def jobs_at(study: Study, choice: PolicyChoice, factor: float, replicas: int = 1
                 load=f"{factor:g}",
                 seed=seed,
                 auto=auto,
+                backends=backends,
+                routing=study.plan.backend.routing,
                 growth=growth,
                 recipe=recipe,
                 server=study.server,

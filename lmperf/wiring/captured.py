@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from lmperf.scenario.plan import Plan
+from lmperf.wiring.dispatching import auto_of
 from lmperf.wiring.header import header_plan, header_tenants, run_name
 from loadgen.offline.cell import ReplayRecipe
 from loadgen.offline.experiment import PolicyChoice
@@ -18,11 +21,13 @@ from loadgen.trace.errors import TraceError
 from loadgen.trace.read import is_own, read_any
 from loadgen.trace.reader import Trace, read_trace
 from loadgen.trace.rows import TraceRows
-from loadgen.trace.schema import TRACE_SCHEMA, with_metadata
+from loadgen.trace.schema import TRACE_SCHEMA, TraceMetadata, with_metadata
 from loadgen.workload.replay import ReplayRows
+from scheduler.auto_rule import AutoRule
 from scheduler.calibration.observations import Observations
 from scheduler.calibration.step_law import CalibrationError, LawFit, fit_law
 from scheduler.cost import CostModel
+from scheduler.routing import Routing
 from scheduler.server_model.spec import ServerLimits, ServerModelSpec, load_server_model
 from scheduler.slots import Slots
 from tenants.measures.columns import Int64s, StatusCode
@@ -35,7 +40,7 @@ MIN_BATCHED_TOKENS = 8192
 @dataclass(frozen=True, slots=True)
 class CapturedRun:
     """A trace with what its header says: tenants and their SLOs, policy, slots, cost. ``noisy``: whose load its scenario
-    raises."""
+    raises. ``auto``, ``backends``, ``routing``: as in a job."""
 
     trace: Trace
     tenants: tuple[Tenant, ...]
@@ -45,6 +50,14 @@ class CapturedRun:
     window_ns: tuple[int, int]
     recipe: ReplayRecipe
     noisy: tuple[str, ...] = ()
+    auto: AutoRule | None = None
+    backends: Mapping[str, Slots] = field(default_factory=dict)
+    routing: Routing = field(default_factory=Routing)
+
+    @property
+    def all_slots(self) -> list[Slots]:
+        """The slots of each server."""
+        return list(self.backends.values()) or [self.slots]
 
     @property
     def arrivals(self) -> str:
@@ -104,7 +117,21 @@ def captured_run(path: Path | str, *, recorded: bool) -> CapturedRun:
         window_ns=metadata.window_ns or (0, int(trace.ints("arrival_ns").max(initial=0)) + 1),
         recipe=ReplayRecipe(_replay_rows(trace, tenants), tenants, start_ns=0, recorded=recorded),
         noisy=() if plan is None else plan.noisy,
+        auto=_auto(metadata, plan),
+        backends=_backends(metadata, plan),
+        routing=Routing() if plan is None else plan.backend.routing,
     )
+
+
+def _auto(metadata: TraceMetadata, plan: Plan | None) -> AutoRule | None:
+    """What moved the slots: the plan's word, else (a gateway's trace) the header's."""
+    told = (metadata.slots or {}).get("auto")
+    return auto_of(plan) if plan is not None else None if told is None else msgspec.convert(told, AutoRule)
+
+
+def _backends(metadata: TraceMetadata, plan: Plan | None) -> Mapping[str, Slots]:
+    told = (metadata.slots or {}).get("backends")
+    return plan.slots.own if plan is not None else {} if told is None else msgspec.convert(told, dict[str, Slots])
 
 
 def _replay_rows(trace: Trace, tenants: tuple[Tenant, ...]) -> ReplayRows:
@@ -156,6 +183,21 @@ def observations_of(trace: Trace) -> Observations:
     )
 
 
+def observations_by_server(trace: Trace) -> list[Observations]:
+    """The same, apart for each server of a run on several: a step is one engine's, and so is what it batches. Which user of a
+    closed loop went where is not known, so their requests count as they came."""
+    names = sorted({name for name in trace.values("backend") if name is not None})
+    if len(names) < 2:
+        return [observations_of(trace)]
+    found = []
+    for name in names:
+        rows = Trace(trace.path, trace.metadata, trace.table.filter(pc.field("backend") == name))
+        if (rows.ints("first_token_ns") >= 0).any():
+            seen = observations_of(rows)
+            found.append(replace(seen, name=f"{seen.name} on {name}", users=None, turnaround_ns=0))
+    return found or [observations_of(trace)]
+
+
 def _users_of(sent_ns: Int64s, last_ns: Int64s) -> tuple[int, int]:
     """How many users a closed loop had (the most requests at once), and how long one takes from answer to next request
     (median; the k-th request after the first of every user follows the k-th answer)."""
@@ -171,7 +213,7 @@ def server_for(captured: CapturedRun, server_model: str | None) -> tuple[ServerM
     """A named server model, else one fitted to the trace itself (with the limits that its header knows)."""
     if server_model is not None:
         return load_server_model(server_model), None
-    fit = fit_law([observations_of(captured.trace)])
+    fit = fit_law(observations_by_server(captured.trace))
     limits = known_limits([captured]) or limits_seen(fit)
     return ServerModelSpec(name=f"calibrated from {captured.name}", law=fit.law, limits=limits), fit
 

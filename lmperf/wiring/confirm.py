@@ -13,8 +13,7 @@ from pathlib import Path
 
 from lmperf.scenario.load import Scenario
 from lmperf.scenario.plan import Plan
-from lmperf.scenario.server_model import AutoSlots
-from lmperf.wiring.dispatching import slots_of
+from lmperf.wiring.dispatching import auto_of, slots_of
 from lmperf.wiring.live import LiveOptions
 from lmperf.wiring.results import RunResult
 from lmperf.wiring.servers import server_model_of
@@ -146,14 +145,15 @@ def cell_of_plan(plan: Plan) -> CellJob:
     if until_ns is None:
         raise SourceError("a simulated run needs a duration: set duration_s")
     window = plan.judged.window(until_ns)
-    slots = plan.slots
     return CellJob(
         policy=plan.policy.name if plan.policy.queues else "fifo",
         options=dict(plan.policy.options) if plan.policy.queues else {},
         policy_label=plan.policy.name,
         load=plan.at.value,
         seed=plan.seed,
-        auto=(slots.least, slots.most) if slots.auto is AutoSlots.TPOT else None,
+        auto=auto_of(plan),
+        backends=plan.slots.own,
+        routing=plan.backend.routing,
         growth=growth_of(plan.tenants),
         recipe=recipe,
         server=server,

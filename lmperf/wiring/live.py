@@ -9,13 +9,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
+
 from lmperf.console import Progress
 from lmperf.scenario.dump import resolved_yaml
 from lmperf.scenario.load import Scenario
 from lmperf.scenario.plan import Plan
-from lmperf.wiring.dispatching import BACKEND, dispatcher_config
+from lmperf.wiring.dispatching import dispatcher_config
 from lmperf.wiring.interrupts import interruptible
 from lmperf.wiring.live_results import ALONE, Ending, Measured
+from lmperf.wiring.live_slots import BesideTheQueue, check_waiting_counts
 from lmperf.wiring.live_workers import access_to, run_workers, workers_of
 from lmperf.wiring.prompting import prompts_for, wires_of
 from lmperf.wiring.results import RunResult
@@ -57,10 +60,11 @@ async def run_live(scenario: Scenario, plan: Plan, options: LiveOptions, progres
     clock = RunClock()
     recipe = recipe_of(plan)
     source = source_of(recipe, plan.seed, growth_of(plan.tenants))
-    progress.stage(f"backend: {plan.backend.url or plan.backend.kind}")
+    progress.stage(f"backend: {plan.backend.where}")
     async with ready_target(
         plan, scenario, clock, ready_timeout_s=options.ready_timeout_s, on_wait=progress.waiting
     ) as target:
+        await check_waiting_counts(plan, target)
         if target.metadata.max_model_len is not None:
             found = too_long(
                 scenario,
@@ -133,12 +137,14 @@ async def _run_alone(
     notes: tuple[str, ...],
 ) -> RunResult:
     """The whole run in this process."""
-    plan, backend = measured.plan, measured.target.backend
+    plan, backends = measured.plan, measured.target.backends
     with_limits = timed(plan)
+    driver = LiveDriver(dispatcher, clock)
+    beside = BesideTheQueue(plan, measured.target, driver, clock)
     run = LiveRun(
         source,
-        LiveDriver(dispatcher, clock),
-        {BACKEND: backend},
+        driver,
+        backends,
         calls,
         clock,
         until_ns=measured.until_ns,
@@ -146,22 +152,25 @@ async def _run_alone(
         drain_s=plan.drain_ns / 1e9,
         ahead=LookAhead(map(with_limits, source.absolute()), calls.make),
         prepare_request=with_limits,
+        failover=beside.failover,
     )
     progress.stage("preparing requests and connections")
     await asyncio.to_thread(run.prepare)
-    await backend.warm_up(connections(plan))
+    for backend in backends.values():
+        await backend.warm_up(connections(plan))
     gc.collect()
     gc.freeze()
     try:
         with interruptible(run.stop):
             async with Watch() as watch:
                 recorder = measured.recorder(clock, clock.start_soon())
-                outage = OutageWatch(recorder.on_outcome)
+                outage = OutageWatch(beside.watching(recorder.on_outcome))
                 failures = Failures(outage)
                 lengths = LengthCheck(failures)
                 ticker = asyncio.create_task(_tick(measured, run, recorder, clock, progress, source.expected_requests))
                 try:
-                    end = await run.run(lengths)
+                    async with beside:
+                        end = await run.run(lengths)
                 finally:
                     ticker.cancel()
                     await asyncio.gather(ticker, return_exceptions=True)
@@ -173,9 +182,10 @@ async def _run_alone(
         end=end,
         loads={ALONE: load},
         outage=outage,
-        notes=[*notes, *lengths.warnings(), *map(redact, failures.notes())],
+        notes=[*notes, *lengths.warnings(), *map(redact, failures.notes()), *beside.notes()],
         cut_ns=end.arrivals_ended_ns if end.interrupted else None,
     )
+    recorder.metadata = msgspec.structs.replace(recorder.metadata, slot_moves=beside.moves)
     return await measured.finish(recorder, ending, progress)
 
 

@@ -13,6 +13,7 @@ import msgspec
 from backends.emulator.process import EmulatorProcess
 from lmperf.console import Progress
 from lmperf.scenario.plan import Plan
+from lmperf.wiring.dispatching import auto_of, slots_of
 from lmperf.wiring.results import FOREVER_NS, RunResult, window_as_run, write_results
 from lmperf.wiring.run_clock import RunClock
 from lmperf.wiring.servers import server_model_of
@@ -20,6 +21,7 @@ from lmperf.wiring.targets import Target
 from loadgen.live.engine import LiveEnd
 from loadgen.live.outage import OutageWatch
 from loadgen.live.watch import OwnLoad
+from loadgen.offline.cell import slots_data
 from loadgen.recorder import Recorder
 from loadgen.summary.target import LOST, STOPPED_S
 from loadgen.trace.schema import TraceMetadata
@@ -72,7 +74,7 @@ class Measured:
             load_mode="closed" if closed else "open",
             queueing="policy" if plan.policy.queues else "target",
             server_model=None if server is None else msgspec.to_builtins(server),
-            slots={"sequences": plan.slots.sequences, "prefill_tokens": plan.slots.prefill_tokens},
+            slots=slots_data(slots_of(plan), auto_of(plan), plan.slots.own),
             policy=plan.policy.name,
             policy_options=dict(plan.policy.options),
             prefix_block_tokens=self.block_tokens,

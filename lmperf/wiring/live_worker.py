@@ -134,7 +134,7 @@ class _Worker:
         plan, server = job.plan, job.server
         source = source_of(job.recipe, plan.seed, job.growth, job.share)
         target = Target(
-            backend=backend,
+            backends={BACKEND: backend},
             metadata=server.metadata,
             capabilities=server.capabilities,
             model=server.model,

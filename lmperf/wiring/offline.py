@@ -12,8 +12,8 @@ from lmperf.scenario.model import At, Growth
 from lmperf.scenario.plan import Plan
 from lmperf.scenario.resolve import resolve
 from lmperf.wiring.captured import CapturedRun
-from lmperf.wiring.dispatching import slots_of
-from lmperf.wiring.saturation import resolve_with_saturation, saturation_of_recipe
+from lmperf.wiring.dispatching import auto_of, slots_of
+from lmperf.wiring.saturation import resolve_with_saturation, saturation_of_servers
 from lmperf.wiring.servers import server_model_of
 from lmperf.wiring.sources import SourceError, arrivals_end_ns, growth_of, recipe_of, source_of
 from loadgen.offline.cell import CellJob, record_cell
@@ -125,6 +125,9 @@ def simulate_scenario(
         seeds=range(base.seed, base.seed + seeds),
         server=server,
         slots=slots_of(base),
+        auto=auto_of(base),
+        backends=base.slots.own,
+        routing=base.backend.routing,
         cost=base.cost,
         window_ns=(window.start_ns, window.end_ns),
         in_contract=next(iter(raised_plans.values())).in_contract,
@@ -217,7 +220,7 @@ def simulate_trace(
     """The answer with baseline and raised loads derived from the trace (docs/definitions.md, "Growing a trace")."""
     captured, server = answer.captured, answer.server
     recorded = replace(captured.recipe, recorded=True)
-    rate = saturation_of_recipe(recorded, server, captured.slots, captured.cost)
+    rate = saturation_of_servers(recorded, server, captured.all_slots, captured.cost)
     comparisons = [
         _derived(captured, server, choices, rate, noisy, processes=processes, on_progress=on_progress)
         for noisy in _growers(captured)
@@ -235,6 +238,9 @@ def as_captured(captured: CapturedRun, server: ServerModelSpec, choice: PolicyCh
         recipe=captured.recipe,
         server=server,
         slots=choice.slots or captured.slots,
+        auto=choice.auto or (captured.auto if choice.slots is None else None),
+        backends={name: choice.slots or slots for name, slots in captured.backends.items()},
+        routing=captured.routing,
         cost=captured.cost,
         window_ns=captured.window_ns,
     )
@@ -275,6 +281,9 @@ def _derived(
         seeds=(0,),
         server=server,
         slots=captured.slots,
+        auto=captured.auto,
+        backends=captured.backends,
+        routing=captured.routing,
         cost=captured.cost,
         window_ns=captured.window_ns,
         in_contract=names if len(noisy) == len(names) else tuple(name for name in names if name not in noisy),

@@ -10,7 +10,9 @@ from typing import Any
 from lmperf.exit_codes import ExitCode, worst
 from lmperf.scenario.model import At
 from lmperf.scenario.plan import Plan
+from lmperf.wiring.dispatching import auto_of, slots_of
 from loadgen.hlog import write_hlogs
+from loadgen.offline.cell import slots_data
 from loadgen.recorder import Recorder
 from loadgen.summary.build import DEFAULT_PERCENTILES, summarise
 from loadgen.summary.files import write_summary
@@ -142,10 +144,15 @@ def plan_as_data(plan: Plan) -> dict[str, Any]:
         "duration_s": None if plan.duration_ns is None else plan.duration_ns / 1e9,
         "num_prompts": plan.num_prompts,
         "seed": plan.seed,
-        "backend": {"kind": plan.backend.kind, "url": plan.backend.url, "server_model": plan.backend.server_model},
+        "backend": {
+            "kind": plan.backend.kind,
+            "url": plan.backend.url,
+            "urls": dict(plan.backend.urls),
+            "server_model": plan.backend.server_model,
+        },
         "policy": {"name": plan.policy.name, **plan.policy.options},
         "workers": plan.workers,
-        "slots": {"sequences": plan.slots.sequences, "prefill_tokens": plan.slots.prefill_tokens},
+        "slots": slots_data(slots_of(plan), auto_of(plan), plan.slots.own),
         "load": {"at": plan.at.value, "noisy": list(plan.noisy), "saturation_cost_units_per_s": plan.saturation},
         "tenants": {
             planned.tenant.name: {

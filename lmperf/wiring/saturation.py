@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from itertools import islice
 
 import numpy as np
@@ -10,6 +12,7 @@ from lmperf.scenario.load import Scenario
 from lmperf.scenario.model import At, Growth
 from lmperf.scenario.plan import Plan
 from lmperf.scenario.resolve import resolve
+from lmperf.wiring.dispatching import backends_of
 from lmperf.wiring.servers import server_model_of
 from lmperf.wiring.sources import SourceError, growth_of, recipe_of, trace_rows, traced_loads
 from loadgen.offline.cell import DrawnRecipe, Recipe
@@ -57,8 +60,20 @@ def _can_raise(scenario: Scenario) -> bool:
 
 def saturation_of(plan: Plan, server: ServerModelSpec) -> float:
     """Cost units/s of the plan's mix on ``server`` with the plan's slots."""
-    slots = Slots(sequences=plan.slots.sequences, prefill_tokens=plan.slots.prefill_tokens)
-    return saturation_of_recipe(recipe_of(plan), server, slots, plan.cost, growth_of(plan.tenants))
+    slots = list(backends_of(plan).values())
+    return saturation_of_servers(recipe_of(plan), server, slots, plan.cost, growth_of(plan.tenants))
+
+
+def saturation_of_servers(
+    recipe: Recipe,
+    server: ServerModelSpec,
+    slots: Sequence[Slots],
+    cost: CostModel,
+    growth: dict[str, float] | None = None,
+) -> float:
+    """Of as many servers, each with its slots: with a never-empty queue none of them needs another's work."""
+    alike = Counter(slots)
+    return sum(count * saturation_of_recipe(recipe, server, each, cost, growth) for each, count in alike.items())
 
 
 def saturation_of_recipe(

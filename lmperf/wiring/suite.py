@@ -20,6 +20,7 @@ from lmperf.wiring.known import installed
 from lmperf.wiring.offline import simulate_scenario
 from loadgen.offline.experiment import OnProgress, PolicyChoice
 from loadgen.offline.verdicts import Figure, PolicyVerdict, figure
+from scheduler.auto_rule import AutoRule
 from scheduler.policies.build import POLICIES
 from scheduler.slots import Slots
 
@@ -37,7 +38,7 @@ SUITES: dict[str, tuple[str, ...]] = {
     )
 }
 NEED_A_TRACE = ("study-h-azure",)
-AUTO = (40, 128)
+AUTO = AutoRule()
 _SLOTS = Slots(sequences=64, prefill_tokens=2048)
 _FIGURES = ("worst_attainment", "mean_attainment", "p99_decay", "rho_excess", "throughput_ratio")
 

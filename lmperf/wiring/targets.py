@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
@@ -17,6 +17,7 @@ from lmperf.scenario.checks import EMBEDDED
 from lmperf.scenario.load import Scenario
 from lmperf.scenario.plan import BackendSpec, Plan
 from lmperf.scenario.server_model import Endpoint as EndpointChoice
+from lmperf.wiring.dispatching import BACKEND
 from lmperf.wiring.servers import unscaled_server_model
 from scheduler.server_model.spec import load_server_model
 
@@ -25,14 +26,19 @@ OnWait = Callable[[float, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A ready server. ``emulator`` is its process when it is the embedded one."""
+    """A ready server, or several. ``backends`` by the names that the dispatcher knows; what is asked of one (its model, its
+    tokenizer) is asked of ``backend``, the first. ``emulator`` is its process when it is the embedded one."""
 
-    backend: OpenAIBackend
+    backends: Mapping[str, OpenAIBackend]
     metadata: BackendMetadata
     capabilities: Capabilities
     model: str
     endpoint: Endpoint
     emulator: EmulatorProcess | None
+
+    @property
+    def backend(self) -> OpenAIBackend:
+        return next(iter(self.backends.values()))
 
 
 @asynccontextmanager
@@ -43,10 +49,10 @@ async def ready_target(
     spec = plan.backend
     async with AsyncExitStack() as stack:
         emulator = None
-        url = spec.url or ""
+        urls = dict(spec.urls) or {BACKEND: spec.url or ""}
         if spec.kind == EMBEDDED:
             emulator = await stack.enter_async_context(EmulatorProcess(_emulator_config(plan)))
-            url = emulator.url
+            urls = {BACKEND: emulator.url}
         elif BACKENDS.target(spec.kind) != BACKENDS.target("openai"):
             raise BackendError(
                 f"backend {spec.kind!r} cannot be load-tested over HTTP; use kind openai with its url", kind="bad_url"
@@ -54,19 +60,26 @@ async def ready_target(
         options = wire_options(spec)
         api_key = _secret(scenario, scenario.model.backend.api_key)
         headers = {name: scenario.secrets.resolve(value) for name, value in scenario.model.backend.headers.items()}
-        url = scenario.secrets.resolve(url)
-        await wait_ready(
-            url, api_key=api_key, headers=headers, options=options, timeout_s=ready_timeout_s, on_progress=on_wait
-        )
-        backend = OpenAIBackend(url, api_key=api_key, headers=headers, options=options, clock=clock)
-        stack.push_async_callback(backend.close)
-        metadata = await backend.get_metadata()
-        capabilities = await backend.capabilities()
+        backends: dict[str, OpenAIBackend] = {}
+        found: list[tuple[BackendMetadata, Capabilities]] = []
+        for name, written in urls.items():
+            url = scenario.secrets.resolve(written)
+            await wait_ready(
+                url, api_key=api_key, headers=headers, options=options, timeout_s=ready_timeout_s, on_progress=on_wait
+            )
+            backend = OpenAIBackend(url, api_key=api_key, headers=headers, options=options, clock=clock)
+            stack.push_async_callback(backend.close)
+            backends[name] = backend
+            found.append((await backend.get_metadata(), await backend.capabilities()))
+        metadata, capabilities = found[0]
+        model = resolve_model(metadata, spec.model)
+        for other, _ in found[1:]:
+            resolve_model(other, model)
         yield Target(
-            backend=backend,
+            backends=backends,
             metadata=metadata,
             capabilities=capabilities,
-            model=resolve_model(metadata, spec.model),
+            model=model,
             endpoint=_endpoint(spec.endpoint, capabilities),
             emulator=emulator,
         )

@@ -224,6 +224,8 @@ def apply(what_if: WhatIf, captured: CapturedRun, server: ServerModelSpec) -> Ch
             tenants=tuple(tenants),
             recipe=changed,
             slots=msgspec.structs.replace(captured.slots, **what_if.slots),
+            backends={n: msgspec.structs.replace(each, **what_if.slots) for n, each in captured.backends.items()},
+            auto=None if "sequences" in what_if.slots else captured.auto,
             noisy=tuple(name for name in captured.noisy if name in names),
         ),
         server=msgspec.structs.replace(server, limits=limits),

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+from backends.failover import Failover
 from backends.outcome import outcome_of
 from backends.protocol import Call, Clock, ModelBackend, WireResult
 from loadgen.live.calls import CallMaker, LookAhead
@@ -48,7 +49,7 @@ class LiveRun:
     """One run. ``backends`` by the dispatcher's backend names. ``clock`` gives ns since the run's start and must be the
     driver's. ``until_ns``: no arrival after it (closed loops go on until then). ``num_prompts``: the source makes no more
     than these. ``prepare_request`` is applied to requests that do not come through ``ahead``. ``pacer``: a test's, on its
-    own clock."""
+    own clock. ``failover``: what becomes of requests that do not reach one of several backends."""
 
     def __init__(
         self,
@@ -64,6 +65,7 @@ class LiveRun:
         ahead: LookAhead | None = None,
         prepare_request: Callable[[Request], Request] | None = None,
         pacer: Pacer | None = None,
+        failover: Failover | None = None,
     ) -> None:
         self._source = source
         self._driver = driver
@@ -78,6 +80,7 @@ class LiveRun:
         self._ahead = ahead or LookAhead(source.absolute(), calls.make)
         self._pacer = pacer or Pacer(clock)
         self._settling = Settling(self._fail)
+        self._failover = failover
         self._tasks: set[asyncio.Task[None]] = set()
         self._users: list[Request] | None = None
         self._expected: set[int] = set()
@@ -231,6 +234,9 @@ class LiveRun:
             cancel_timer = asyncio.get_running_loop().call_later(delay_s, self._cancel, ticket, task)
         try:
             ended = await self._wait(ticket) or await self._generate(ticket, call)
+            if ended is None:
+                ended = await self._wait(ticket) or await self._generate(ticket, call, again=True)
+                assert ended is not None, "a request goes back into the queue once"
         finally:
             if cancel_timer is not None:
                 cancel_timer.cancel()
@@ -267,9 +273,9 @@ class LiveRun:
             self.queued -= 1
         return None
 
-    async def _generate(self, ticket: Ticket, call: Call) -> Outcome | WireResult:
+    async def _generate(self, ticket: Ticket, call: Call, *, again: bool = False) -> Outcome | WireResult | None:
         """Always reports to the driver that the request ended, whatever happened. The outcome of one that we ended, else
-        what the backend said.
+        what the backend said; None when it never reached its backend and is in the queue again.
         """
         assert ticket.backend is not None, "granted"
         self.in_flight += 1
@@ -284,6 +290,8 @@ class LiveRun:
             raise
         finally:
             self.in_flight -= 1
+        if self._failover is not None and self._failover.takes_back(ticket, result, again=again):
+            return None
         ticket.finished(result.status, result.prompt_tokens, result.output_tokens)
         return result
 

@@ -17,9 +17,10 @@ from loadgen.trace.schema import TraceMetadata
 from loadgen.workload.replay import ReplayRows, TraceWorkload
 from loadgen.workload.share import WHOLE, Share
 from loadgen.workload.source import Source, Workload
-from scheduler.auto_slots import AutoSlots
+from scheduler.auto_rule import AutoRule, control_of
 from scheduler.cost import CostModel
 from scheduler.dispatcher import Dispatcher, DispatcherConfig
+from scheduler.routing import Routing
 from scheduler.server_model.spec import ServerModelSpec
 from scheduler.slots import Slots
 from tenants.measures.attainment import attainment, goodput
@@ -113,14 +114,17 @@ class ReplayRecipe:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellJob:
     """``load`` is a label ("baseline", "raised", "as captured"); ``policy_label`` tells variants of a policy apart;
-    ``auto``: (least, most) sequences that a controller moves the slots between."""
+    ``auto``: what moves the slots. ``backends``: slots by name where several servers, all alike, stand behind the queue
+    (none: one with ``slots``), between which ``routing`` decides."""
 
     policy: str
     options: Mapping[str, object] = field(default_factory=dict)
     policy_label: str
     load: str
     seed: int
-    auto: tuple[int, int] | None = None
+    auto: AutoRule | None = None
+    backends: Mapping[str, Slots] = field(default_factory=dict)
+    routing: Routing = field(default_factory=Routing)
     growth: Mapping[str, float] = field(default_factory=dict)
     recipe: Recipe
     server: ServerModelSpec
@@ -170,32 +174,31 @@ def run_cell(job: CellJob) -> CellResult:
 def record_cell(job: CellJob) -> Recorder:
     """Simulate one cell and keep all of it."""
     tenants = anonymous(job.recipe.tenants)
+    slots = dict(job.backends) or {"server": job.slots}
+    control = None if job.auto is None else control_of(job.auto, tenants, slots)
     config = DispatcherConfig(
         tenants=tenants,
         policy=job.policy,
         options=dict(job.options),
         cost=job.cost,
         prefill_rate=min(job.server.law.prefill_rate, 1e9),
-        backends={"server": job.slots},
+        backends=slots if control is None else dict(control.slots),
+        routing=job.routing,
     )
     recorder = Recorder(tenants, job.window_ns, metadata=metadata_of(job), batch_rows=4096)
     source = job.recipe.source(job.seed, job.growth)
-    simulate(source, Dispatcher(config), {"server": job.server}, recorder, auto=_auto_slots(job))
+    simulate(source, Dispatcher(config), dict.fromkeys(slots, job.server), recorder, control=control)
     return recorder
 
 
-def _auto_slots(job: CellJob) -> AutoSlots | None:
-    if job.auto is None:
-        return None
-    least, most = job.auto
-    return AutoSlots(
-        job.recipe.tenants,
-        job.slots.sequences or least,
-        least,
-        most,
-        backend="server",
-        prefill_tokens=job.slots.prefill_tokens,
-    )
+def slots_data(slots: Slots, auto: AutoRule | None, backends: Mapping[str, Slots]) -> dict[str, object]:
+    """What the header of a run keeps of its slots; ``backends``: those of several servers."""
+    data: dict[str, object] = msgspec.to_builtins(slots)
+    if auto is not None:
+        data["auto"] = msgspec.to_builtins(auto)
+    if backends:
+        data["backends"] = msgspec.to_builtins(backends)
+    return data
 
 
 def metadata_of(job: CellJob) -> TraceMetadata:
@@ -203,7 +206,7 @@ def metadata_of(job: CellJob) -> TraceMetadata:
     return TraceMetadata(
         kind="simulated",
         server_model=msgspec.to_builtins(job.server),
-        slots=msgspec.to_builtins(job.slots),
+        slots=slots_data(job.slots, job.auto, job.backends),
         policy=job.policy,
         policy_options=dict(job.options),
         window_ns=job.window_ns,

@@ -14,7 +14,9 @@ from multiprocessing import get_context
 
 from loadgen.offline.cell import CellJob, CellResult, Recipe, run_cell
 from loadgen.offline.workers import ignore_interrupts
+from scheduler.auto_rule import AutoRule
 from scheduler.cost import CostModel
+from scheduler.routing import Routing
 from scheduler.server_model.spec import ServerModelSpec
 from scheduler.slots import Slots
 from tenants.measures.interference import Growth
@@ -29,13 +31,13 @@ OnProgress = Callable[[int, int], None]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyChoice:
     """One row of a comparison: a policy with its options, and slots of its own if they differ from the scenario's;
-    ``auto``: (least, most) sequences that a controller moves them between."""
+    ``auto``: what moves them, if not what the scenario says."""
 
     label: str
     policy: str
     options: Mapping[str, object] = field(default_factory=dict)
     slots: Slots | None = None
-    auto: tuple[int, int] | None = None
+    auto: AutoRule | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +52,7 @@ class Load:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
     """What is compared. ``loads``: "baseline" first, then the raised ones. ``in_contract``: tenants that no load raises.
+    ``auto``, ``backends``, ``routing``: as in a job; ``auto`` holds for choices without slots of their own.
     ``groups``: tenants whose requests are pooled when the least attained one is looked for, by a common name."""
 
     recipe: Recipe
@@ -62,6 +65,9 @@ class Experiment:
     window_ns: tuple[int, int]
     in_contract: tuple[str, ...]
     groups: Mapping[str, str] = field(default_factory=dict)
+    auto: AutoRule | None = None
+    backends: Mapping[str, Slots] = field(default_factory=dict)
+    routing: Routing = field(default_factory=Routing)
 
     def jobs(self) -> Iterator[CellJob]:
         """Every cell, seeds outermost, so that an interrupted experiment has whole seeds."""
@@ -78,7 +84,9 @@ class Experiment:
                         recipe=self.recipe,
                         server=self.server,
                         slots=choice.slots or self.slots,
-                        auto=choice.auto,
+                        auto=choice.auto or (self.auto if choice.slots is None else None),
+                        backends={name: choice.slots or slots for name, slots in self.backends.items()},
+                        routing=self.routing,
                         cost=self.cost,
                         window_ns=self.window_ns,
                     )

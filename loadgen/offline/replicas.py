@@ -7,15 +7,11 @@ copy of the server model. With one replica the run is the cell of :mod:`loadgen.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from loadgen.offline.cell import CellJob, CellResult, anonymous, figures, metadata_of, record_cell
-from loadgen.offline.run import simulate
+from loadgen.offline.cell import CellJob, CellResult, figures, record_cell
 from loadgen.offline.search import TenantRun
 from loadgen.recorder import Recorder
-from scheduler.auto_slots import AutoSlots
-from scheduler.dispatcher import Dispatcher, DispatcherConfig
-from scheduler.events import SlotsChanged
 from tenants.measures.attainment import attainment
 from tenants.measures.evidence import Evidence
 
@@ -33,44 +29,13 @@ class ReplicatedJob:
             raise ValueError(f"a server has at least 1 replica, got {self.replicas}")
 
 
-class _EverywhereSlots(AutoSlots):
-    """One decision for all replicas: they share a queue, and so the TPOT that it leads to."""
-
-    names: tuple[str, ...] = ()
-
-    def control(self, now_ns: int, *, queued: bool) -> list[SlotsChanged]:
-        return [
-            SlotsChanged(now_ns, name, change.sequences, change.prefill_tokens)
-            for change in super().control(now_ns, queued=queued)
-            for name in self.names
-        ]
-
-
 def record_replicated(job: ReplicatedJob) -> Recorder:
-    """Simulate one run and keep all of it."""
-    if job.replicas == 1:
-        return record_cell(job.cell)
+    """Simulate one run and keep all of it. Where the cell has several servers, each replica is all of them."""
     cell = job.cell
-    tenants = anonymous(cell.recipe.tenants)
-    names = tuple(f"server-{number}" for number in range(1, job.replicas + 1))
-    config = DispatcherConfig(
-        tenants=tenants,
-        policy=cell.policy,
-        options=dict(cell.options),
-        cost=cell.cost,
-        prefill_rate=min(cell.server.law.prefill_rate, 1e9),
-        backends=dict.fromkeys(names, cell.slots),
-    )
-    recorder = Recorder(tenants, cell.window_ns, metadata=metadata_of(cell), batch_rows=4096)
-    source = cell.recipe.source(cell.seed, cell.growth)
-    auto = None
-    if cell.auto is not None:
-        least, most = cell.auto
-        start, prefill = cell.slots.sequences or least, cell.slots.prefill_tokens
-        auto = _EverywhereSlots(cell.recipe.tenants, start, least, most, prefill_tokens=prefill)
-        auto.names = names
-    simulate(source, Dispatcher(config), dict.fromkeys(names, cell.server), recorder, auto=auto)
-    return recorder
+    if job.replicas > 1:
+        slots = [of for _ in range(job.replicas) for of in (cell.backends.values() or (cell.slots,))]
+        cell = replace(cell, backends={f"server-{number}": of for number, of in enumerate(slots, 1)})
+    return record_cell(cell)
 
 
 def run_replicated(job: ReplicatedJob) -> CellResult:

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from heapq import merge
 
+import msgspec
+
 from loadgen.recorder import Recorder
 from loadgen.workload.source import Source
-from scheduler.auto_slots import AutoSlots
 from scheduler.dispatcher import Dispatcher
 from scheduler.drivers.simulated import Simulation
 from scheduler.request import Outcome, Request
 from scheduler.server_model.batching import ContinuousBatch
 from scheduler.server_model.spec import ServerModelSpec
+from scheduler.slot_control import SlotControl
 
 
 def simulate(
@@ -22,11 +24,12 @@ def simulate(
     recorder: Recorder,
     *,
     until_ns: int | None = None,
-    auto: AutoSlots | None = None,
+    control: SlotControl | None = None,
 ) -> int:
     """Run ``source`` to its end (or to ``until_ns``) and record every outcome; returns the end in ns of virtual time.
 
-    ``servers``: a server model for every backend name of the dispatcher. ``auto`` moves its slots.
+    ``servers``: a server model for every backend name of the dispatcher. ``control`` moves its slots; the
+    recorder's header keeps how.
     """
     models = {name: ContinuousBatch(spec.law, spec.limits) for name, spec in servers.items()}
     offset_ns = max((spec.law.offset_ns for spec in servers.values()), default=0)
@@ -36,24 +39,26 @@ def simulate(
         return () if following is None else (following,)
 
     def on_outcome(outcome: Outcome) -> None:
-        if auto is not None:
-            auto.observe(outcome)
+        if control is not None:
+            control.observe(outcome)
         recorder.on_outcome(outcome)
 
     simulation = Simulation(
         dispatcher,
         models,
         _arrivals(source),
-        recorder.on_outcome if auto is None else on_outcome,
+        recorder.on_outcome if control is None else on_outcome,
         on_gaps=recorder.on_gaps,
         gap_window_ns=recorder.window_ns,
         after=after,
         offset_ns=offset_ns,
         until_ns=until_ns,
-        control=auto,
+        control=control,
     )
     end_ns = simulation.run()
     recorder.flush()
+    if control is not None:
+        recorder.metadata = msgspec.structs.replace(recorder.metadata, slot_moves=tuple(control.moves))
     return end_ns
 
 

@@ -18,6 +18,7 @@ from loadgen.report.page import page
 from loadgen.report.palette import Look, looks_of
 from loadgen.report.plots import Plot
 from loadgen.report.run_plots import percentile_plots, series_plots
+from loadgen.report.slots_plot import slots_plots
 from loadgen.report.thin import MAX_POINTS, drawn_of
 from loadgen.summary.schema import Summary
 from loadgen.summary.target import target_failed
@@ -54,7 +55,8 @@ def render_run(
     charted = _charted(summary, looks)
     points = min(MAX_POINTS, _TOTAL_POINTS // max(1, len(charted)))
     series = [drawn_of(one, points) for one in summary.series if one.tenant in charted]
-    plots = [*percentile_plots(curves, charted), *series_plots(series, charted, summary.window_s)]
+    moved = slots_plots(summary.slots_over_time, summary.duration_s)
+    plots = [*percentile_plots(curves, charted), *series_plots(series, charted, summary.window_s), *moved]
     policies = [] if comparison is None else comparison_plots(comparison, _some(looks))
     if comparison is not None and fidelity is None:
         fidelity = comparison.fidelity

@@ -27,6 +27,7 @@ from loadgen.summary.schema import (
     TenantSummary,
     Validity,
 )
+from loadgen.summary.slots import slots_over_time
 from tenants.measures.attainment import Attainment, attainment, goodput, goodput_total
 from tenants.measures.columns import Columns, StatusCode
 from tenants.measures.fairness import jain_by_window, service_curves
@@ -112,6 +113,7 @@ def summarise(
         tenants=summaries,
         total=_total(recorder, tenants, columns, ps=ps, verdicts=judged, summaries=summaries),
         series=[series_summary(recorder.series(name)) for name in (*recorder.names, None)],
+        slots_over_time=slots_over_time(metadata.slot_moves, end_ns),
     )
 
 

@@ -1,4 +1,4 @@
-"""The summary of a run as data: ``lmperf.summary/1.0``.
+"""The summary of a run as data: ``lmperf.summary/1.1``.
 
 Latencies are in ms (``_ms``), durations in s, rates per s. A percentile that falls among requests which never reached
 the event has ``value_ms`` null and ``beyond_ms``, the bound that it exceeds. ``percentiles`` are over all requests
@@ -14,7 +14,7 @@ import msgspec
 
 SUMMARY_FAMILY = "lmperf.summary"
 SUMMARY_MAJOR = 1
-SUMMARY_VERSION = f"{SUMMARY_FAMILY}/{SUMMARY_MAJOR}.0"
+SUMMARY_VERSION = f"{SUMMARY_FAMILY}/{SUMMARY_MAJOR}.1"
 
 TOTAL = "total"
 """The name under which all tenants together are summarised."""
@@ -210,10 +210,24 @@ class SeriesSummary(msgspec.Struct, frozen=True, kw_only=True):
     queued: list[int]
 
 
+class SlotsOverTime(msgspec.Struct, frozen=True, kw_only=True):
+    """How a controller moved D of one backend: ``sequences[k]`` from ``time_s[k]`` on (long series are thinned; the
+    figures are of all moves). ``mean_sequences`` is over time.
+    """
+
+    backend: str
+    time_s: list[float]
+    sequences: list[int]
+    final_sequences: int
+    least_sequences: int
+    most_sequences: int
+    mean_sequences: float
+
+
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """``plan``: the resolved plan as plain data, references in place of secrets. ``kind``: live, simulated, gateway or
     imported. ``queueing``: who queues, ``policy`` or ``target``. ``warnings``: what a reader should know and that does
-    not make the run invalid.
+    not make the run invalid. ``slots_over_time``: empty where nothing moved the slots.
     """
 
     schema: str
@@ -242,6 +256,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     tenants: list[TenantSummary]
     total: TenantSummary
     series: list[SeriesSummary]
+    slots_over_time: list[SlotsOverTime] = []
 
     def tenant(self, name: str) -> TenantSummary:
         """Raises KeyError for a tenant that is not there."""

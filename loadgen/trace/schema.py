@@ -17,6 +17,7 @@ import msgspec
 import pyarrow as pa
 
 from loadgen.trace.errors import TraceError
+from scheduler.slot_control import SlotMove
 
 TRACE_FAMILY = "lmperf.trace"
 TRACE_MAJOR = 1
@@ -82,7 +83,8 @@ class TraceMetadata(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     and
     ``policy_options`` its options. ``start_monotonic_ns`` and ``start_utc`` (ISO 8601): the instant that 0 ns stands
     for, on both clocks; null for a simulated or imported trace. ``end_ns``: when the run ended. ``window_ns``: the
-    measured window [start, end). ``prefix_block_tokens``: tokens in one entry of ``prefix_blocks``.
+    measured window [start, end). ``prefix_block_tokens``: tokens in one entry of ``prefix_blocks``. ``slot_moves``: how
+    a controller moved the slots, if one did.
     """
 
     schema: str = TRACE_VERSION
@@ -101,6 +103,7 @@ class TraceMetadata(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     prefix_block_tokens: int | None = None
     seed: int | None = None
     source: str | None = None
+    slot_moves: tuple[SlotMove, ...] = ()
 
 
 def with_metadata(schema: pa.Schema, metadata: TraceMetadata) -> pa.Schema:

@@ -42,10 +42,16 @@ OnOutcome = Callable[[Outcome], None]
 
 
 class Control(Protocol):
-    """Something above the dispatcher that speaks to it now and then, such as :class:`scheduler.auto_slots.AutoSlots`."""
+    """Something above the dispatcher that speaks to it now and then, such as a :class:`scheduler.slot_control.SlotControl`."""
 
     @property
     def period_ns(self) -> int: ...
+
+    @property
+    def reads_waiting(self) -> bool: ...
+
+    def observe_waiting(self, backend: str, *, waiting: int, outstanding: int, now_ns: int) -> None:
+        """Told of every replica before ``control``, if ``reads_waiting``."""
 
     def control(self, now_ns: int, *, queued: bool) -> Sequence_[AnyEvent]:
         """Events to hand over now; ``queued``: something waits."""
@@ -100,6 +106,7 @@ class Simulation:
         self._last_progress_ns = -1
         self._wake: simpy.Event | None = None
         self._arrivals_over = False
+        self._coming = 0
         self.env.process(self._arrive(iter(arrivals)))
         if control is not None:
             self._control(control)
@@ -137,9 +144,13 @@ class Simulation:
 
     def _control(self, control: Control) -> None:
         def tick(_: simpy.Event) -> None:
+            if control.reads_waiting:
+                for name, replica in self._replicas.items():
+                    waiting, outstanding = replica.model.waiting, self._dispatcher.outstanding_at(name)
+                    control.observe_waiting(name, waiting=waiting, outstanding=outstanding, now_ns=self.now_ns)
             for event in control.control(self.now_ns, queued=self._dispatcher.queued > 0):
                 self.handle(event)
-            if not self._arrivals_over or self._queued or self._dispatched_ns:
+            if not self._arrivals_over or self._queued or self._dispatched_ns or self._coming:
                 self._at(control.period_ns, tick)
 
         self._at(control.period_ns, tick)
@@ -328,9 +339,11 @@ class Simulation:
         if self._after is None:
             return
         for request in self._after(outcome):
+            self._coming += 1
             self._at(max(0, request.arrival_ns - self.now_ns), partial(self._arrive_later, request))
 
     def _arrive_later(self, request: Request, event: simpy.Event) -> None:  # noqa: ARG002 (simpy hands it over)
+        self._coming -= 1
         self._arrived(request)
 
     def _leave_unfinished(self) -> None:

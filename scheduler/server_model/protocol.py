@@ -127,6 +127,10 @@ class StepResult:
 class ServerModel(Protocol):
     """One replica. ``admit`` and ``abort`` may come while a run is in flight; they take effect at its next step."""
 
+    @property
+    def waiting(self) -> int:
+        """Requests in the engine's own queue."""
+
     def admit(self, request: Request, now_ns: int, output_tokens: int) -> None:
         """Into the engine's queue; it will give ``output_tokens`` (>= 1). Raises ValueError for one that can never fit."""
 

@@ -22,6 +22,10 @@ class SingleServer:
         self._plan: Plan | None = None
         self._admitted = 0
 
+    @property
+    def waiting(self) -> int:
+        return len(self._queue) - (self._plan is not None)
+
     def admit(self, request: Request, now_ns: int, output_tokens: int) -> None:  # noqa: ARG002 (part of the protocol)
         self._queue.append(Sequence(request, output_tokens, self._admitted))
         self._admitted += 1

@@ -15,6 +15,7 @@ from loadgen.summary import SummaryError, read_summary, summarise, write_summary
 from loadgen.summary.environment import git_of
 from loadgen.trace.schema import TraceMetadata
 from scheduler.request import ErrorClass, Outcome, Request, Status
+from scheduler.slot_control import SlotMove
 from tenants.slo import Metric, Objective, Slo
 from tenants.tenant import Tenant
 
@@ -159,7 +160,7 @@ def test_the_same_figures_come_back_from_the_file(tmp_path):
     write_summary(summary, tmp_path)
     again = read_summary(tmp_path)
     assert again == summary
-    assert (again.schema, again.seed, again.policy, again.queueing) == ("lmperf.summary/1.0", 11, "wfq", "policy")
+    assert (again.schema, again.seed, again.policy, again.queueing) == ("lmperf.summary/1.1", 11, "wfq", "policy")
     assert again.versions["python"]
     assert again.plan == {"tenants": [{"api_key": "${env:KEY}"}]}
 
@@ -239,3 +240,30 @@ def test_the_commit_is_that_of_the_checkout(tmp_path):
     assert not git_of(tmp_path).dirty
     (tmp_path / "a").write_text("2")
     assert git_of(tmp_path).dirty
+
+
+def moved(*steps, backend="server"):
+    return tuple(SlotMove(at_ns=round(s * S), backend=backend, sequences=d) for s, d in steps)
+
+
+def test_slots_over_time_are_figures_of_every_move():
+    """Least, most and last as counted by hand; the mean weighs each D by how long it held, until the run's end."""
+    moves = moved((0, 40), (2, 60), (5, 50)) + moved((0, 7), backend="other")
+    summary = summary_of(*ROWS, metadata=msgspec.structs.replace(METADATA, slot_moves=moves, end_ns=10 * S))
+    first, second = summary.slots_over_time
+    assert (first.backend, first.time_s, first.sequences) == ("server", [0.0, 2.0, 5.0], [40, 60, 50])
+    assert (first.least_sequences, first.most_sequences, first.final_sequences) == (40, 60, 50)
+    assert first.mean_sequences == pytest.approx((2 * 40 + 3 * 60 + 5 * 50) / 10)
+    assert (second.backend, second.mean_sequences) == ("other", 7.0)
+    assert summary_of(*ROWS).slots_over_time == []
+
+
+def test_a_long_series_of_slots_is_thinned_and_keeps_its_ends():
+    """At most 600 steps, in order, the first and the last among them; the figures still see what is left out."""
+    steps = [(k, 40 + k % 7) for k in range(1, 5001)]
+    moves = moved((0, 100), *steps, (5001, 1))
+    (found,) = summary_of(*ROWS, metadata=msgspec.structs.replace(METADATA, slot_moves=moves)).slots_over_time
+    assert 100 < len(found.sequences) <= 600
+    assert found.time_s == sorted(found.time_s)
+    assert (found.sequences[0], found.sequences[-1], found.final_sequences) == (100, 1, 1)
+    assert (found.least_sequences, found.most_sequences) == (1, 100)

@@ -18,6 +18,7 @@ from loadgen.report.page import figures_json
 from loadgen.report.plots import Plot
 from loadgen.summary import summarise
 from loadgen.summary.schema import Validity
+from scheduler.slot_control import SlotMove
 from tenants.slo import Slo
 from tenants.tenant import Tenant
 
@@ -343,3 +344,36 @@ def test_the_file_appears_whole_in_the_folder_of_the_run(tmp_path, busy):
     assert path == tmp_path / "report.html"
     assert path.read_text(encoding="utf-8") == render_run(busy[0], load="1.2x baseline")
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_slots_that_moved_are_drawn_and_told():
+    """A step line for each backend, in no tenant's colour, and a sentence each; a run with fixed slots has neither."""
+    recorder = busy_recorder()
+    moves = [SlotMove(at_ns=k * S, backend=name, sequences=40 + k) for k in range(5) for name in ("a <b>", "c")]
+    recorder.metadata = msgspec.structs.replace(recorder.metadata, slot_moves=tuple(moves))
+    summary = summarise(recorder)
+    page = shown(summary)
+    lines = page.figures["series-slots"]["data"]
+    assert [line["name"] for line in lines] == ["a &lt;b&gt;", "c"]
+    for line in lines:
+        assert line["line"]["shape"] == "hv"
+        assert line["line"]["color"] == "ink"
+        assert line["y"] == [40, 41, 42, 43, 44, 44]
+        assert line["x"][-1] == summary.duration_s
+    assert "slots of a <b>: moved between 40 and 44" in page.words
+    assert "series-slots" not in shown(summarise(busy_recorder())).figures
+
+
+def test_where_the_waiting_was_is_told_in_words():
+    """Each tenant's share before and after its dispatch, of a run whose policy queues; many tenants are counted."""
+    rows = [ok(1, "a", 20 * S, queue_ms=30, server_ms=10), ok(2, "b", 20 * S, queue_ms=0, server_ms=10)]
+    recorder = recorder_of([Tenant(name="a"), Tenant(name="b")], rows)
+    summary = summarise(recorder)
+    assert said.where_waiting_was(summary) == (
+        "time to the first token, in our queue / at the server: a 75.0% / 25.0%, b 0.0% / 100.0%"
+    )
+    assert said.where_waiting_was(msgspec.structs.replace(summary, queueing="target")) == ""
+    names = [f"t{k}" for k in range(8)]
+    many = [ok(k, name, 20 * S) for k, name in enumerate(names)]
+    text = said.where_waiting_was(summarise(recorder_of([Tenant(name=name) for name in names], many)))
+    assert text.endswith(", and 2 more")

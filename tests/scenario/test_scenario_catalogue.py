@@ -170,6 +170,7 @@ def test_the_schema_knows_the_short_forms():
     assert short == {
         "PolicyModel": {"string", "object"},
         "BackendModel": {"string", "object"},
+        "ServerModel": {"string", "object"},
         "ArrivalsModel": {"string", "object"},
         "SlotsModel": {"string", "object"},
         "LengthsModel": {"number", "object"},

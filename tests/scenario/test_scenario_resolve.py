@@ -8,6 +8,8 @@ import pytest
 
 from lmperf.scenario import ScenarioError, load_scenario, resolve, resolved_yaml, scenario_from_data, scenario_from_text
 from lmperf.scenario.plan import RuleKind, Timeouts, Window
+from scheduler.routing import Affinity, Routing
+from scheduler.slots import Slots
 from tenants.slo import Metric, Objective, Slo
 from tenants.tenant import QueueLimits
 from tenants.traffic import Distribution, Lengths
@@ -129,6 +131,7 @@ def test_slots_without_a_queue_are_warned_about(load, sound):
         ("{sequences: 8}", (8, None, None)),
         ("{prefill_tokens: 512}", (None, 512, None)),
         ("auto", (64, 2048, "tpot")),
+        ("auto-waiting", (64, 2048, "waiting")),
         ("{auto: waiting}", (64, 2048, "waiting")),
         ("{auto: waiting, sequences: 50, prefill_tokens: null}", (50, None, "waiting")),
         ("{auto: waiting, max_sequences: 48}", (48, 2048, "waiting")),
@@ -139,6 +142,52 @@ def test_every_form_of_slots(load, sound, slots, expected):
     text = sound.replace("policy: wfq", f"policy: wfq\nslots: {slots}").replace("ttft_ms: 500", "tpot_ms: 20")
     plan = resolve(load(text))
     assert (plan.slots.sequences, plan.slots.prefill_tokens, plan.slots.auto) == expected
+
+
+SEVERAL = """\
+duration_s: 100
+backend:
+  urls: ["gpu-1:8000", {url: "http://gpu-2:8000/v1", name: big, sequences: 96, prefill_tokens: 4096}]
+  affinity: prefix
+policy: wfq
+slots: {sequences: 32, prefill_tokens: 1024}
+tenants:
+  chat: {rate: 10, prompt: 300, output: 150, slo: {ttft_ms: 500, tpot_ms: 30, attainment: 0.99}}
+"""
+
+
+def test_several_servers_have_names_urls_and_slots_of_their_own(load):
+    """Each url is a server; what it does not state is what `slots` says."""
+    plan = resolve(load(SEVERAL))
+    assert plan.backend.kind == "openai"
+    assert plan.backend.url is None
+    assert plan.backend.urls == {"server-1": "http://gpu-1:8000", "big": "http://gpu-2:8000"}
+    assert plan.slots.own == {
+        "server-1": Slots(sequences=32, prefill_tokens=1024),
+        "big": Slots(sequences=96, prefill_tokens=4096),
+    }
+    assert plan.backend.routing == Routing(affinity=Affinity.PREFIX)
+
+
+def test_several_servers_without_a_policy_have_no_limits(load):
+    """In front of urls the default is no queue, as in front of a url."""
+    plan = resolve(load(SEVERAL.replace("policy: wfq\n", "")))
+    assert not plan.policy.queues
+    assert plan.slots.own == {"server-1": Slots(), "big": Slots()}
+
+
+def test_one_number_of_slots_follows_tpot(load, faults):
+    """A server of several cannot have a fixed number while a controller moves all of them."""
+    moved = SEVERAL.replace("slots: {sequences: 32, prefill_tokens: 1024}", "slots: auto")
+    assert any("backend.urls.1.sequences: is fixed" in line for line in faults(moved))
+    plan = resolve(load(moved.replace("auto\n", "auto-waiting\n")))
+    assert plan.slots.own["big"].sequences == 96
+
+
+def test_a_tenants_own_address_would_get_around_the_servers(faults):
+    """A base_url beside urls is a fault, since nothing would balance it."""
+    (line,) = faults(SEVERAL.replace("{rate: 10,", "{base_url: 'gpu-9:1', rate: 10,"))
+    assert "would get around the servers" in line
 
 
 def test_the_window_is_in_fractions_or_seconds(load, sound):
@@ -273,6 +322,7 @@ def test_a_scenario_can_come_from_flags():
     [
         FULL,
         FULL.replace("slots: {sequences: 8}", "slots: auto"),
+        SEVERAL,
         FULL.replace("policy: {name: slo_aware, late: shed, window_s: 30}\nslots: {sequences: 8}\n", ""),
         FULL.replace("rate: 10", "load: 0.3\n    raised_load: 0.7\n    count: 3") + "load: {at: raised, saturation: "
         "1000}\n",
@@ -282,7 +332,7 @@ def test_a_scenario_can_come_from_flags():
             "    users: 3\n",
         ),
     ],
-    ids=["full", "auto", "defaults", "raised", "closed"],
+    ids=["full", "auto", "several", "defaults", "raised", "closed"],
 )
 def test_the_resolved_file_resolves_to_the_same_plan(load, text, tmp_path):
     """`scenario.resolved.yaml` runs the same thing again, wherever it lies."""
@@ -309,3 +359,11 @@ def test_the_resolved_file_holds_what_the_run_was_told(load, sound, tmp_path):
     assert (again.model.load.at, again.model.load.noisy, again.model.seed) == ("raised", "batch", 9)
     assert again.model.tenants["chat"].lengths_file.path == str(tmp_path / "l.csv")
     assert resolve(again) == plan
+
+
+def test_a_url_on_the_command_line_takes_the_place_of_several(load):
+    """And several take the place of one: to set one is to take back the other."""
+    one = resolve(load(SEVERAL, overrides=["backend.url=gpu-9:8000"]))
+    assert (one.backend.url, one.backend.urls, one.slots.own) == ("http://gpu-9:8000", {}, {})
+    two = resolve(load(SEVERAL, overrides=["backend.url=gpu-9:8000", "backend.urls=[a:1, b:1]"]))
+    assert (two.backend.url, list(two.backend.urls.values())) == (None, ["http://a:1", "http://b:1"])

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sched_support import dispatcher, request, tenant
 
+from scheduler.cost import CostModel
 from scheduler.events import (
     Arrived,
     BackendState,
@@ -95,9 +96,11 @@ def test_an_end_frees_what_was_not_prefilled():
     backends=st.integers(1, 3),
 )
 def test_slots_hold_at_every_event(data, sequences, prefill, backends):
-    """Never more than D sequences; never a dispatch onto X or more tokens; nothing waits while a backend has room."""
+    """Never more than D sequences; never a dispatch onto X or more tokens; nothing waits while a backend has room; and
+    of those with room the one with the least outstanding cost is taken."""
     names = "abc"[:backends]
-    core = dispatcher(_T, backends={n: Slots(sequences=sequences, prefill_tokens=prefill) for n in names})
+    slots = {n: Slots(sequences=sequences, prefill_tokens=prefill) for n in names}
+    core = dispatcher(_T, backends=slots, cost=CostModel(output_weight=0.0))
     left: dict[str, dict[int, int]] = {n: {} for n in names}
     waiting: list[int] = []
     prompts: dict[int, int] = {}
@@ -127,7 +130,8 @@ def test_slots_hold_at_every_event(data, sequences, prefill, backends):
             occupied = left[action.backend]
             assert sequences is None or len(occupied) < sequences
             assert prefill is None or sum(occupied.values()) < prefill
-            assert len(occupied) == min(len(left[n]) for n in names if _room(left[n], sequences, prefill))
+            work = {n: sum(prompts[i] for i in left[n]) for n in names if _room(left[n], sequences, prefill)}
+            assert work[action.backend] == min(work.values())
             assert action.request.id == waiting.pop(0), "never overtaken"
             occupied[action.request.id] = prompts[action.request.id]
         assert not waiting or not any(_room(left[n], sequences, prefill) for n in names), "work-conserving"
