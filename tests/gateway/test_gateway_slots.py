@@ -68,8 +68,8 @@ async def test_slots_by_waiting_come_down_to_what_the_engine_runs(bench):
         server.url,
         slots=Slots(sequences=16),
         auto=usual_rule(Follows.WAITING),
-        admin_key="k",
-        resolve=lambda text: text,
+        admin_key="${env:ADMIN}",
+        resolve={"${env:ADMIN}": "k"}.__getitem__,
     )
     http = await bench.http(gateway.url)
     body = chat_body(model=EIGHT.name, max_tokens=30, ignore_eos=True)
