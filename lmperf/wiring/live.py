@@ -32,6 +32,7 @@ from loadgen.live.engine import LiveRun
 from loadgen.live.failures import Failures
 from loadgen.live.lengths import LengthCheck
 from loadgen.live.outage import OutageWatch
+from loadgen.live.rehearsal import rehearse
 from loadgen.live.watch import Watch
 from loadgen.recorder import Recorder
 from loadgen.workload.source import Source
@@ -158,6 +159,7 @@ async def _run_alone(
     await asyncio.to_thread(run.prepare)
     for backend in backends.values():
         await backend.warm_up(connections(plan))
+    await rehearse(dispatcher.config)
     gc.collect()
     gc.freeze()
     try:

@@ -33,6 +33,7 @@ from loadgen.live.engine import LiveRun
 from loadgen.live.failures import Failures
 from loadgen.live.lengths import LengthCheck
 from loadgen.live.outage import OutageWatch
+from loadgen.live.rehearsal import rehearse
 from loadgen.live.watch import Watch
 from loadgen.recorder import Recorder
 from loadgen.workers.link import Link
@@ -167,6 +168,7 @@ class _Worker:
         )
         await asyncio.to_thread(run.prepare)
         await backend.warm_up(job.connections)
+        await rehearse(job.dispatcher)
         return run
 
     async def _measured(self, job: WorkerJob, run: LiveRun, start: Start) -> WorkerReport:

@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from backends.openai import Endpoint, build_call
 from backends.protocol import Call
@@ -72,6 +73,12 @@ class CallMaker:
             return_token_ids=wire.return_token_ids,
             base_url=wire.base_url,
         )
+
+
+class MakesCalls(Protocol):
+    """What a run needs of a :class:`CallMaker`."""
+
+    def make(self, request: Request) -> Call: ...
 
 
 class LookAhead:

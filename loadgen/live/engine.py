@@ -21,7 +21,7 @@ from functools import partial
 from backends.failover import Failover
 from backends.outcome import outcome_of
 from backends.protocol import Call, Clock, ModelBackend, WireResult
-from loadgen.live.calls import CallMaker, LookAhead
+from loadgen.live.calls import LookAhead, MakesCalls
 from loadgen.live.settle import Settling
 from loadgen.pacer import Pacer
 from loadgen.workload.source import Source
@@ -56,7 +56,7 @@ class LiveRun:
         source: Source,
         driver: LiveDriver,
         backends: Mapping[str, ModelBackend],
-        calls: CallMaker,
+        calls: MakesCalls,
         clock: Clock,
         *,
         until_ns: int | None = None,
