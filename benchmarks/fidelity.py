@@ -1,10 +1,14 @@
-"""How well the simulator predicts captured runs: ``python benchmarks/fidelity.py [FOLDER]``.
+"""How well the simulator predicts captured runs: ``python -m benchmarks.fidelity [FOLDER] [--judge FOLDER]``.
 
 Each capture of FOLDER (default: the measured captures of one vLLM server beside the checkout) is predicted by a server model
-calibrated on the others, leave one capture out. Printed: signed error of each figure and capture, the mean absolute error
-beside the bar, the fitted law and how far its parameters move when a capture is left out, and the same of runs that were only
-published as a range of repeats. ``--preset`` judges the shipped preset instead (it was fitted on these captures, so its
-errors are of runs that it has seen).
+calibrated on the others, leave one capture out. With ``--judge`` the model is calibrated on all of FOLDER and predicts the
+captures of the other folder, which it has never seen. ``--preset`` judges the shipped preset instead of a fit (on FOLDER it was
+fitted to these captures, so its errors are of runs that it has seen).
+
+Printed: signed error of each figure and capture, the mean absolute error beside the bar, the same of the design's prototype (a
+simple law fitted once, by hand: what a simple law leaves on these captures), where captures repeat one load the distance to
+the nearest of the repeats, the fitted law and how far its parameters move when a capture is left out, and runs that were only
+published as a range of repeats.
 """
 
 from __future__ import annotations
@@ -39,6 +43,9 @@ BARS = {
     "throughput": (0.01, 0.01),
 }
 """Mean absolute error over unseen captures: (must, aim)."""
+
+PROTOTYPE = StepLaw(a_us=4990.0, b_us=21.7, c_us=0.35, d_us=0.038, offset_us=24_000.0)
+"""The law of the design's prototype, fitted to the same eight captures."""
 
 REPEATS = (
     ("24 requests/s", "open_r30", 30, 24, {"ttft_p50": (39, 45), "ttft_p99": (75, 87), "tpot_mean": (7.2, 7.7)}),
@@ -99,25 +106,58 @@ def print_errors(held: list[HeldOut]) -> None:
     print(f"{'aim':14s}" + "".join(f"{100 * aim:12.1f}" for _, aim in BARS.values()))
 
 
-def print_repeats(captures: list[Observations], law: StepLaw, limits: ServerLimits) -> None:
+def print_repeats(captures: list[Observations], laws: dict[str, StepLaw], limits: ServerLimits) -> None:
     print("\nruns that are known by the range of four repeats only: simulated, ms (range; error to its nearest end)")
     by_name = {seen.name: seen for seen in captures}
     for title, source, rate, wanted, ranges in REPEATS:
         if source not in by_name:
             continue
         seen = by_name[source]
-        found = figures(replay(dataclasses.replace(seen, sent_ns=seen.sent_ns * rate // wanted), law, limits).times)
-        cells = []
-        for name, (low, high) in ranges.items():
-            value = found[name] / 1e6
-            off = value / high - 1 if value > high else min(0.0, value / low - 1)
-            cells.append(f"{name} {value:.1f} ({low} to {high}; {100 * off:+.1f}%)")
-        print(f"  {title:20s} " + ", ".join(cells))
+        load = dataclasses.replace(seen, sent_ns=seen.sent_ns * rate // wanted)
+        for whose, law in laws.items():
+            found = figures(replay(load, law, limits).times)
+            cells = []
+            for name, (low, high) in ranges.items():
+                value = found[name] / 1e6
+                off = value / high - 1 if value > high else min(0.0, value / low - 1)
+                cells.append(f"{name} {value:.1f} ({low} to {high}; {100 * off:+.1f}%)")
+            print(f"  {title:20s} {whose:10s} " + ", ".join(cells))
+
+
+def print_repeated(captures: list[Observations], held: list[HeldOut]) -> None:
+    """For loads that were captured more than once: each prediction's distance to the range of its repeats."""
+    groups: dict[tuple[bytes, bytes, int | None, int], list[str]] = {}
+    for seen in captures:
+        # The same lengths in the same order at the same rate (to 5%: clients pace alike, never equally) are one load.
+        rate = 0 if seen.users else round(np.log(max(1, int(np.ptp(seen.sent_ns)))) / 0.05)
+        load = (seen.prompt_tokens.tobytes(), seen.output_tokens.tobytes(), seen.users, rate)
+        groups.setdefault(load, []).append(seen.name)
+    by_name = {seen.name: figures(seen) for seen in captures}
+    errors_of = {one.capture: one.errors for one in held}
+    repeated = [names for names in groups.values() if len(names) > 1]
+    if not repeated:
+        return
+    print("\nsigned distance to the range of the repeats of the same load, %")
+    for names in repeated:
+        for name in names:
+            cells = []
+            for figure in BARS:
+                values = [by_name[one][figure] for one in names]
+                predicted = by_name[name][figure] * (1 + errors_of[name][figure])
+                nearest = min(max(predicted, min(values)), max(values))
+                cells.append(f"{100 * (predicted / nearest - 1):+12.1f}")
+            print(f"{name:14s}" + "".join(cells))
+
+
+def judged(captures: list[Observations], law: StepLaw, limits: ServerLimits) -> list[HeldOut]:
+    """The errors of one law on every capture."""
+    return [HeldOut(s.name, law, errors(figures(s), figures(replay(s, law, limits).times))) for s in captures]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", nargs="?", type=Path, default=DEFAULT)
+    parser.add_argument("--judge", type=Path, metavar="FOLDER", help="fit on the first folder, judge on this one")
     parser.add_argument("--preset", action="store_true", help="judge the shipped preset instead of fitting")
     parser.add_argument("--evaluations", type=int, default=EVALUATIONS, help="replays a fit")
     parser.add_argument("--output", type=Path, help="write the fitted server model here")
@@ -126,28 +166,38 @@ def main() -> None:
     captures = load_captures(args.folder)
     if not captures:
         parser.error(f"{args.folder}: no *.jsonl.gz captures there")
-    if args.preset:
-        spec = PRESETS["h200-llama-8b"]
-        held = [
-            HeldOut(s.name, spec.law, errors(figures(s), figures(replay(s, spec.law, spec.limits).times)))
-            for s in captures
-        ]
-        print("the shipped preset, on the captures that it was fitted to")
-    else:
+    judge = load_captures(args.judge) if args.judge is not None else captures
+    if not judge:
+        parser.error(f"{args.judge}: no *.jsonl.gz captures there")
+    spec = PRESETS["h200-llama-8b"]
+    if not args.preset:
         started = time.monotonic()
         done = calibrate(
             captures,
             name="h200-llama-8b",
             limits=LIMITS,
             evaluations=args.evaluations,
+            hold_out=args.judge is None,
             on_progress=lambda step, total: print(
                 f"fit {step} of {total}, {time.monotonic() - started:.0f} s", flush=True
             ),
         )
-        spec, held = done.spec, list(done.held_out)
+        spec = done.spec
+    whose = "the shipped preset" if args.preset else f"a law fitted to the captures of {args.folder.name}"
+    if args.judge is not None:
+        held = judged(judge, spec.law, spec.limits)
+        print(f"{whose}, on the captures of {args.judge.name}")
+    elif args.preset:
+        held = judged(judge, spec.law, spec.limits)
+        print(f"{whose}, on the captures that it was fitted to")
+    else:
+        held = list(done.held_out)
         print("each capture predicted from the others (leave one capture out)")
     print_errors(held)
-    print_repeats(captures, spec.law, spec.limits)
+    print_repeated(judge, held)
+    print("\nthe design's prototype law on the same captures")
+    print_errors(judged(judge, PROTOTYPE, LIMITS))
+    print_repeats(captures, {"fit" if not args.preset else "preset": spec.law, "prototype": PROTOTYPE}, spec.limits)
     print("\n" + ", ".join(f"{name} {getattr(spec.law, name):.5g}" for name in StepLaw.__struct_fields__))
     if not args.preset:
         for name, (low, high) in done.left_out_range().items():

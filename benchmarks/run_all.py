@@ -11,7 +11,9 @@ import sys
 BENCHMARKS = (
     "benchmarks.policy_cost",
     "benchmarks.simulator_speed",
+    "benchmarks.simulator_scale",
     "benchmarks.fidelity",
+    "benchmarks.vtc_a10g",
     "benchmarks.client_cost",
     "benchmarks.client_truth",
     "benchmarks.client_workers",

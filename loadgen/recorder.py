@@ -88,9 +88,10 @@ class RecorderState:
 
 
 class Recorder:
-    """``window_ns``: [start, end) of intended arrivals that count. ``run_dir``: where rows go; None records in memory
-    only. Not thread-safe. Outcomes flush the rows every 2 s; call :meth:`flush` as well while nothing ends, and
-    :meth:`close` at the end.
+    """``window_ns``: [start, end) of intended arrivals that count. ``run_dir``: where rows go; None writes none.
+    ``scratch``: without a run folder, where a nameless file keeps the compact columns, in place of memory. Not
+    thread-safe. Outcomes flush the rows every 2 s; call :meth:`flush` as well while nothing ends, and :meth:`close` at
+    the end.
     """
 
     def __init__(
@@ -102,6 +103,7 @@ class Recorder:
         metadata: TraceMetadata | None = None,
         worker: str = "main",
         batch_rows: int = 256,
+        scratch: Path | None = None,
     ) -> None:
         if window_ns[0] >= window_ns[1]:
             raise ValueError(f"the window must start before it ends, got [{window_ns[0]}, {window_ns[1]}) ns")
@@ -123,7 +125,7 @@ class Recorder:
         if run_dir is not None:
             self._writer = RowWriter(run_dir, self.metadata, tenants, window_ns, worker=worker)
         # After the writer, which makes the folder.
-        self._store = Store(run_dir)
+        self._store = Store(scratch if run_dir is None else run_dir)
         self._flush_at_ns = self._next_flush_ns(0)
 
     def on_outcome(self, outcome: Outcome) -> None:
@@ -136,15 +138,15 @@ class Recorder:
             self.flush()
             self._flush_at_ns = self._next_flush_ns(outcome.ended_ns)
 
-    def on_gaps(self, tenant: str, gaps_ns: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
-        """Token gaps that a simulator measured in bulk: ``counts[i]`` gaps of ``gaps_ns[i]``, of requests whose arrival
-        lies in the window. They are both ITLs and inter-chunk gaps (one token a step); the outcomes then carry no
-        chunks.
+    def on_gaps(self, tenant: str, gaps_ns: NDArray[np.int64], counts: NDArray[np.int64], tokens: int = 1, /) -> None:
+        """Gaps between chunks that a simulator measured in bulk: ``counts[i]`` gaps of ``gaps_ns[i]``, each before a chunk
+        of ``tokens`` tokens, of requests whose arrival lies in the window. A chunk of k tokens is k ITLs of gap/k; the
+        outcomes then carry no chunks.
         """
         code = np.full(len(gaps_ns), self._code(tenant), dtype=np.int32)
         ok = np.ones(len(gaps_ns), dtype=np.bool_)
-        for metric in (Metric.ITL, Metric.INTER_CHUNK):
-            self._histograms.record_gaps(metric, code, ok, gaps_ns, counts)
+        self._histograms.record_gaps(Metric.ITL, code, ok, gaps_ns // tokens, counts * tokens)
+        self._histograms.record_gaps(Metric.INTER_CHUNK, code, ok, gaps_ns, counts)
 
     def flush(self) -> None:
         """Take in what is buffered, and hand the rows to the operating system."""

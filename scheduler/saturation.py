@@ -15,7 +15,8 @@ from scheduler.cost import CostModel
 from scheduler.dispatcher import Dispatcher, DispatcherConfig
 from scheduler.drivers.simulated import Simulation
 from scheduler.request import ArrivalKind, Outcome, Request
-from scheduler.server_model.batching import ContinuousBatch
+from scheduler.server_model.build import build_server
+from scheduler.server_model.prefix_cache import BLOCK_TOKENS
 from scheduler.server_model.spec import ServerModelSpec
 from scheduler.slots import Slots
 from tenants.tenant import Tenant
@@ -23,8 +24,16 @@ from tenants.tenant import Tenant
 MIN_REQUESTS = 500
 
 
-def saturation(requests: Sequence[Request], server: ServerModelSpec, slots: Slots, cost: CostModel) -> float:
-    """Cost units/s. ``requests``: some thousands of the mix, already shuffled; only their lengths and tenants are used.
+def saturation(
+    requests: Sequence[Request],
+    server: ServerModelSpec,
+    slots: Slots,
+    cost: CostModel,
+    *,
+    block_tokens: int = BLOCK_TOKENS,
+) -> float:
+    """Cost units/s. ``requests``: some thousands of the mix, already shuffled; only their lengths, tenants and prefix blocks
+    (of ``block_tokens`` each) are used.
 
     Raises ValueError for fewer than 500 requests, which would measure the edges.
     """
@@ -46,9 +55,8 @@ def saturation(requests: Sequence[Request], server: ServerModelSpec, slots: Slot
     tenants = tuple(Tenant(name=name) for name in sorted({request.tenant for request in queued}))
     config = DispatcherConfig(tenants=tenants, policy="fifo", cost=cost, backends={"server": slots})
     outcomes: list[Outcome] = []
-    Simulation(
-        Dispatcher(config), {"server": ContinuousBatch(server.law, server.limits)}, queued, outcomes.append
-    ).run()
+    model = build_server(server.law, server.limits, block_tokens)
+    Simulation(Dispatcher(config), {"server": model}, queued, outcomes.append).run()
     served = [o for o in outcomes if o.dispatched_ns is not None and o.finished_ns is not None]
     dispatched = sorted(o.dispatched_ns for o in served if o.dispatched_ns is not None)
     start_ns, end_ns = dispatched[len(dispatched) // 10], dispatched[len(dispatched) * 9 // 10]

@@ -7,15 +7,19 @@ counted with numpy when the log is flushed: never an object or an append per tok
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.server_model.protocol import Plan
 
-OnGaps = Callable[[str, NDArray[np.int64], NDArray[np.int64]], None]
-"""``on_gaps(tenant, gaps_ns, counts)``: so many gaps of each length."""
+
+class OnGaps(Protocol):
+    """Where gaps go."""
+
+    def __call__(self, tenant: str, gaps_ns: NDArray[np.int64], counts: NDArray[np.int64], tokens: int = 1, /) -> None:
+        """``counts[i]`` gaps of ``gaps_ns[i]``, each before a chunk of ``tokens`` tokens."""
 
 
 class StepLog:

@@ -55,7 +55,12 @@ class Api:
         self._core = core
         self._tokenizer = Tokenizer()
         self._words = Words(config.seed)
-        self._reader = Reader(model=config.served_name, max_model_len=config.context_tokens, tokenizer=self._tokenizer)
+        self._reader = Reader(
+            model=config.served_name,
+            max_model_len=config.context_tokens,
+            tokenizer=self._tokenizer,
+            names_blocks=config.server_model.limits.prefix_cache,
+        )
         self._started_s = int(time.time())
         self._next_id = 0
 
@@ -137,7 +142,7 @@ class Api:
         if not ask.stream:
             generation = self._submit(ask, answer.tokens, received_ns, WholeSink(), tenant=_tenant(request))
             await self._finish(generation, response_id, client_id)
-            return _raw_json(whole_answer(ask, answer, response_id, created_s))
+            return _raw_json(whole_answer(ask, answer, response_id, created_s, generation.cached_tokens))
 
         chunks = StreamChunks(ask, answer, response_id, created_s)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
@@ -158,7 +163,7 @@ class Api:
             await response.write(b"data: %b\n\n" % error_body(500, str(error)))
         else:
             if ask.include_usage:
-                await response.write(chunks.usage_trailer())
+                await response.write(chunks.usage_trailer(generation.cached_tokens))
         await response.write(DONE)
         await response.write_eof()
         return response
@@ -173,6 +178,7 @@ class Api:
             max_tokens=ask.rules.max_tokens,
             target_output_tokens=output_tokens,
             priority=ask.priority,
+            prefix_blocks=ask.prefix_blocks,
         )
         return self._core.submit(request, output_tokens=output_tokens, received_ns=received_ns, sink=sink)
 

@@ -1,5 +1,7 @@
 """The bytes of an answer: SSE chunks of a stream in HTTP chunked framing, the JSON of a whole answer, usage counts.
 
+A chunk holds what one step gave: one token, or several of an engine that speculates.
+
 A token's chunk differs from its neighbours only in the word, so a stream's chunks are its prefix, the word and its
 suffix, joined; and since all words of the vocabulary have one length, the HTTP chunk size is part of the prefix. That
 is what makes a token cost a join and a write. Chunks that carry more (first, last, usage or token ids on each) are
@@ -21,12 +23,16 @@ _WORD_BYTES = 1 + len(VOCABULARY[0])
 _encode = msgspec.json.encode
 
 
-def usage(ask: Ask, output_tokens: int) -> dict[str, int]:
-    return {
+def usage(ask: Ask, output_tokens: int, cached_tokens: int | None = None) -> dict[str, Any]:
+    """``cached_tokens`` None: the engine keeps no blocks, and says nothing of them."""
+    counts: dict[str, Any] = {
         "prompt_tokens": ask.prompt_tokens,
         "total_tokens": ask.prompt_tokens + output_tokens,
         "completion_tokens": output_tokens,
     }
+    if cached_tokens is not None:
+        counts["prompt_tokens_details"] = {"cached_tokens": cached_tokens}
+    return counts
 
 
 def framed(event: bytes) -> bytes:
@@ -62,23 +68,24 @@ class StreamChunks:
             extra["usage"] = usage(self._ask, 0)
         return self._event([choice], **extra)
 
-    def token(self, index: int) -> bytes:
-        """The framed chunk of one token; the last one says why the answer ends."""
-        answer = self._answer
-        last = index == answer.tokens - 1
-        choice = self._choice(answer.piece(index), answer.finish_reason if last else None)
+    def tokens(self, start: int, count: int) -> bytes:
+        """The framed chunk of ``count`` tokens from ``start`` on; the last one says why the answer ends."""
+        answer, end = self._answer, start + count
+        last = end == answer.tokens
+        text = "".join(answer.piece(index) for index in range(start, end))
+        choice = self._choice(text, answer.finish_reason if last else None)
         if last and answer.stop_reason is not None:
             choice["stop_reason"] = answer.stop_reason
         if self._ask.token_ids:
-            choice["token_ids"] = [answer.token_id(index)]
-            if index == 0 and not self._ask.chat:
+            choice["token_ids"] = [answer.token_id(index) for index in range(start, end)]
+            if start == 0 and not self._ask.chat:
                 choice["prompt_token_ids"] = self._ask.prompt_ids
-        extra = {"usage": usage(self._ask, index + 1)} if self._ask.continuous_usage else {}
+        extra = {"usage": usage(self._ask, end)} if self._ask.continuous_usage else {}
         return framed(self._event([choice], **extra))
 
-    def usage_trailer(self) -> bytes:
+    def usage_trailer(self, cached_tokens: int | None) -> bytes:
         """The chunk after the last token: usage and no choices (SSE event, not framed)."""
-        return self._event([], usage=usage(self._ask, self._answer.tokens))
+        return self._event([], usage=usage(self._ask, self._answer.tokens, cached_tokens))
 
     def _choice(self, text: str, finish_reason: str | None) -> dict[str, Any]:
         said: dict[str, Any] = {"delta": {"content": text}} if self._ask.chat else {"text": text}
@@ -88,7 +95,7 @@ class StreamChunks:
         return b"data: %b\n\n" % _encode({**self._common, "choices": choices, **extra})
 
 
-def whole_answer(ask: Ask, answer: Answer, response_id: str, created_s: int) -> bytes:
+def whole_answer(ask: Ask, answer: Answer, response_id: str, created_s: int, cached_tokens: int | None = None) -> bytes:
     """The JSON body of an answer that was not streamed."""
     text = answer.text()
     said: dict[str, Any] = {"message": {"role": "assistant", "content": text}} if ask.chat else {"text": text}
@@ -105,7 +112,7 @@ def whole_answer(ask: Ask, answer: Answer, response_id: str, created_s: int) -> 
         "created": created_s,
         "model": ask.model,
         "choices": [choice],
-        "usage": usage(ask, answer.tokens),
+        "usage": usage(ask, answer.tokens, cached_tokens),
     }
     if ask.token_ids:
         choice["token_ids"] = [answer.token_id(index) for index in range(answer.tokens)]

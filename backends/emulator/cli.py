@@ -54,6 +54,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--kv-tokens", type=int, metavar="N", help="tokens in the KV cache (default: the model's)")
     parser.add_argument(
+        "--prefix-cache",
+        action=argparse.BooleanOptionalAction,
+        help="do not prefill blocks at the front of prompts that are still in the KV cache (default: the model's)",
+    )
+    parser.add_argument(
+        "--speculative-tokens", type=int, metavar="K", help="tokens drafted a step and sequence (default: the model's)"
+    )
+    parser.add_argument(
+        "--speculative-acceptance",
+        type=float,
+        metavar="P",
+        help="probability that a drafted token is accepted (default: the model's)",
+    )
+    parser.add_argument(
         "--max-model-len",
         type=int,
         default=DEFAULT_MAX_MODEL_LEN,
@@ -108,8 +122,8 @@ def config_from_args(args: argparse.Namespace) -> EmulatorConfig:
 
 
 def _with_limits(spec: ServerModelSpec, args: argparse.Namespace) -> ServerModelSpec:
-    names = ("max_num_seqs", "max_num_batched_tokens", "kv_tokens")
-    given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    stated = {name: getattr(args, name, None) for name in ServerLimits.__struct_fields__}
+    given = {name: value for name, value in stated.items() if value is not None}
     # Built anew rather than replaced, so that the struct's own checks see the combination.
     limits = ServerLimits(**{**msgspec.structs.asdict(spec.limits), **given})
     return msgspec.structs.replace(spec, limits=limits)

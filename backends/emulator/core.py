@@ -13,7 +13,7 @@ from backends.emulator.stats import EmulatorStats
 from backends.emulator.truth import TruthWriter
 from backends.wakeup import new_wakeup
 from scheduler.request import Request
-from scheduler.server_model.batching import ContinuousBatch
+from scheduler.server_model.build import build_server
 
 
 class Core:
@@ -22,7 +22,7 @@ class Core:
     def __init__(self, config: EmulatorConfig, *, on_failure: Callable[[BaseException], None]) -> None:
         self._config = config
         self._spec = config.scaled_model
-        self._model = ContinuousBatch(self._spec.law, self._spec.limits)
+        self._model = build_server(self._spec.law, self._spec.limits)
         self._metrics = EngineMetrics()
         self._epoch_ns = time.monotonic_ns()
         self._truth = None if config.truth_path is None else TruthWriter(config.truth_path)

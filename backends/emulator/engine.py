@@ -31,7 +31,7 @@ class TokenSink(Protocol):
     """Where a generation's tokens go; called once a step, on the loop."""
 
     def tokens(self, start: int, count: int) -> None:
-        """Tokens ``start`` to ``start + count - 1`` of the answer exist now."""
+        """Tokens ``start`` to ``start + count - 1`` of the answer exist now, one step's worth."""
 
 
 class EngineFailedError(RuntimeError):
@@ -40,11 +40,13 @@ class EngineFailedError(RuntimeError):
 
 class Generation:
     """One request in the engine. Times in ns on ``time.monotonic_ns``; ``token_ns`` (when each token was handed to the
-    socket) and ``planned_ns`` (when the model says it existed) are kept only for the truth file.
+    socket) and ``planned_ns`` (when the model says it existed) are kept only for the truth file. ``cached_tokens``: of its
+    prompt, found in the prefix cache; None without one.
     """
 
     __slots__ = (
         "admitted",
+        "cached_tokens",
         "done",
         "emitted",
         "entered_ns",
@@ -76,6 +78,7 @@ class Generation:
         self.done = done
         self.entered_ns = received_ns
         self.admitted = False
+        self.cached_tokens: int | None = None
         self.emitted = 0
         self.first_ns: int | None = None
         self.last_ns: int | None = None
@@ -188,7 +191,7 @@ class Engine:
         self._metrics.step_ended(self._clock() - self._step_end_ns)
 
     def _hand_out(self, result: StepResult) -> None:
-        """Give each sequence its token. Most had their last one when the step before ended: one gap, counted."""
+        """Give each sequence its tokens. Most had their last one when the step before ended: one gap, counted."""
         end_ns, last_end_ns = self._step_end_ns, self._last_end_ns
         generations, metrics, clock = self._generations, self._metrics, self._clock
         steady = total = 0
@@ -196,8 +199,10 @@ class Engine:
             generation = generations[request_id]
             generation.sink.tokens(generation.emitted, count)
             if generation.token_ns is not None and generation.planned_ns is not None:
-                generation.token_ns.append(clock())
-                generation.planned_ns.append(end_ns)
+                written_ns = clock()
+                for _ in range(count):
+                    generation.token_ns.append(written_ns)
+                    generation.planned_ns.append(end_ns)
             if generation.last_ns == last_end_ns:
                 steady += 1
             elif generation.last_ns is None:
@@ -212,7 +217,9 @@ class Engine:
             metrics.inter_token.observe(end_ns - last_end_ns, steady)
         metrics.generation_tokens += total
         for sequence in result.finished:
-            self._finish(self._generations.pop(sequence.id))
+            generation = self._generations.pop(sequence.id)
+            generation.cached_tokens = sequence.cached_tokens
+            self._finish(generation)
 
     def _finish(self, generation: Generation) -> None:
         self._metrics.finished += 1

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from backends.emulator.answers import AnswerRules
+from backends.emulator.blocks import block_names
 from backends.emulator.errors import ApiError, context_too_long, unknown_model
 from backends.emulator.tokenizer import Tokenizer, chat_overhead, count_tokens
 
@@ -82,7 +83,8 @@ class DetokenizeBody(msgspec.Struct, frozen=True, kw_only=True):
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """What a generation request wants, whichever endpoint it came by. ``prompt_key``: bytes that stand for the prompt;
-    ``prompt_ids`` only when the client wants token ids back.
+    ``prompt_ids`` only when the client wants token ids back; ``prefix_blocks``: names of its full blocks, only for an engine
+    that keeps them.
     """
 
     chat: bool
@@ -90,6 +92,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int
     prompt_key: bytes
     prompt_ids: list[int] | None
+    prefix_blocks: tuple[int, ...]
     rules: AnswerRules
     priority: int
     stream: bool
@@ -115,12 +118,14 @@ def _path(message: str) -> str | None:
 
 
 class Reader:
-    """Turns bodies into :class:`Ask`; holds what that depends on: model name, context length, tokenizer."""
+    """Turns bodies into :class:`Ask`; holds what that depends on: model name, context length, tokenizer, and whether the
+    engine knows prompts by their blocks."""
 
-    def __init__(self, *, model: str, max_model_len: int, tokenizer: Tokenizer) -> None:
+    def __init__(self, *, model: str, max_model_len: int, tokenizer: Tokenizer, names_blocks: bool = False) -> None:
         self.model = model
         self.max_model_len = max_model_len
         self.tokenizer = tokenizer
+        self.names_blocks = names_blocks
 
     def check_model(self, name: str | None) -> None:
         if name is not None and name != self.model:
@@ -139,7 +144,7 @@ class Reader:
             chat=True,
             prompt_tokens=tokens,
             prompt_key=msgspec.json.encode(pairs),
-            prompt_ids=self.tokenizer.encode_chat(pairs) if body.return_token_ids else None,
+            prompt_ids=self.tokenizer.encode_chat(pairs) if body.return_token_ids or self.names_blocks else None,
             max_tokens=self.max_model_len - tokens if limit is None else limit,
         )
 
@@ -151,10 +156,9 @@ class Reader:
         prompt = _completion_prompt(body.prompt)
         if isinstance(prompt, str):
             tokens, key = count_tokens(prompt), prompt.encode("utf-8", "surrogatepass")
-            ids = self.tokenizer.encode(prompt) if body.return_token_ids else None
+            ids = self.tokenizer.encode(prompt) if body.return_token_ids or self.names_blocks else None
         else:
-            tokens, key = len(prompt), array("q", prompt).tobytes()
-            ids = prompt if body.return_token_ids else None
+            tokens, key, ids = len(prompt), array("q", prompt).tobytes(), prompt
         if tokens == 0:
             raise ApiError(400, "prompt must hold at least one token, got an empty prompt", param="prompt")
         return self._ask(
@@ -198,7 +202,8 @@ class Reader:
             model=self.model,
             prompt_tokens=prompt_tokens,
             prompt_key=prompt_key,
-            prompt_ids=prompt_ids,
+            prompt_ids=prompt_ids if body.return_token_ids else None,
+            prefix_blocks=block_names(prompt_ids) if self.names_blocks and prompt_ids is not None else (),
             rules=AnswerRules(
                 max_tokens=max_tokens,
                 min_tokens=min_tokens,

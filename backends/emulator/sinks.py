@@ -14,7 +14,7 @@ from backends.emulator.chunks import StreamChunks
 
 
 class StreamSink:
-    """Writes each token as one chunk, as it comes."""
+    """Writes what a step gave as one chunk, as it comes."""
 
     __slots__ = ("_chunks", "_cycle", "_encoded", "_last", "_offset", "_plain", "_prefix", "_suffix", "_transport")
 
@@ -33,12 +33,11 @@ class StreamSink:
         transport = self._transport
         if transport.is_closing():
             return  # the handler learns of it as a cancellation and aborts the sequence
-        for index in range(start, start + count):
-            if self._plain and 0 < index < self._last:
-                word = self._encoded[(self._offset + index) % self._cycle]
-                transport.write(b"".join((self._prefix, word, self._suffix)))
-            else:
-                transport.write(self._chunks.token(index))
+        if count == 1 and self._plain and 0 < start < self._last:
+            word = self._encoded[(self._offset + start) % self._cycle]
+            transport.write(b"".join((self._prefix, word, self._suffix)))
+        else:
+            transport.write(self._chunks.tokens(start, count))
 
 
 class WholeSink:

@@ -109,8 +109,9 @@ def _backend(view: View) -> Iterator[Fault]:
     if _below(limits):
         yield view.fault(
             (*path, "limits", "max_num_batched_tokens"),
-            f"is {limits.max_num_batched_tokens}, below max_num_seqs ({limits.max_num_seqs})",
-            "each running sequence decodes one token a step, so it must be at least that",
+            f"is {limits.max_num_batched_tokens}, below max_num_seqs ({limits.max_num_seqs})"
+            + (f" times {1 + limits.speculative_tokens}" if limits.speculative_tokens else ""),
+            "each running sequence decodes one token a step (and its drafts), so it must be at least that",
         )
 
 
@@ -144,7 +145,7 @@ def _servers(view: View, backend: BackendModel) -> Iterator[Fault]:
 
 def _below(limits: ServerLimitsModel) -> bool:
     tokens, sequences = limits.max_num_batched_tokens, limits.max_num_seqs
-    return tokens is not None and sequences is not None and tokens < sequences
+    return tokens is not None and sequences is not None and tokens < sequences * (1 + (limits.speculative_tokens or 0))
 
 
 def _policy(view: View) -> Iterator[Fault]:

@@ -97,7 +97,7 @@ class BackendSpec:
     endpoint: Endpoint = Endpoint.AUTO
     server_model: str | None = None
     time_scale: float = 1.0
-    limits: Mapping[str, int | bool | None] = field(default_factory=dict)
+    limits: Mapping[str, int | float | bool | None] = field(default_factory=dict)
     offset_ns: int | None = None
     insecure: bool = False
     ca_file: str | None = None

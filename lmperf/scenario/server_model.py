@@ -38,6 +38,17 @@ class ServerLimitsModel(Part):
     max_num_batched_tokens: PositiveInt | None = Field(None, description="Token budget of one engine step.")
     kv_tokens: PositiveInt | None = Field(None, description="Tokens that the KV cache holds.")
     priority_queue: bool | None = Field(None, description="The engine's own queue serves lower `priority` first.")
+    prefix_cache: bool | None = Field(
+        None,
+        description="Blocks at the front of prompts that earlier requests left in the KV cache are not prefilled again. "
+        "Which prompts begin alike, sessions, shared prefixes or the trace say.",
+    )
+    speculative_tokens: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="Speculative decoding: tokens drafted for each sequence in each step; 0 is off."
+    )
+    speculative_acceptance: Annotated[float, Field(ge=0, le=1)] | None = Field(
+        None, description="Probability that a drafted token is accepted, given that those before it were."
+    )
     offset_ms: MillisecondsOrZero | None = Field(None, description="Constant time before a first token, ms.")
 
 

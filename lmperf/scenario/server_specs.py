@@ -63,8 +63,8 @@ def _normal(url: str) -> str:
     return url if "${" in url else str(parse_base_url(url))
 
 
-def _limits(model: ServerLimitsModel) -> dict[str, int | bool | None]:
-    stated: dict[str, int | bool | None] = model.model_dump(exclude_unset=True, exclude={"offset_ms"})
+def _limits(model: ServerLimitsModel) -> dict[str, int | float | bool | None]:
+    stated: dict[str, int | float | bool | None] = model.model_dump(exclude_unset=True, exclude={"offset_ms"})
     return stated
 
 

@@ -16,19 +16,20 @@ from lmperf.wiring.dispatching import auto_of
 from lmperf.wiring.header import header_plan, header_tenants, run_name
 from loadgen.offline.cell import ReplayRecipe
 from loadgen.offline.experiment import PolicyChoice
+from loadgen.trace.decode import list_parts
 from loadgen.trace.encode import RowEncoder
 from loadgen.trace.errors import TraceError
 from loadgen.trace.read import is_own, read_any
 from loadgen.trace.reader import Trace, read_trace
 from loadgen.trace.rows import TraceRows
 from loadgen.trace.schema import TRACE_SCHEMA, TraceMetadata, with_metadata
-from loadgen.workload.replay import ReplayRows
+from loadgen.workload.replay import MOONCAKE_BLOCK_TOKENS, ReplayRows
 from scheduler.auto_rule import AutoRule
 from scheduler.calibration.observations import Observations
 from scheduler.calibration.step_law import CalibrationError, LawFit, fit_law
 from scheduler.cost import CostModel
 from scheduler.routing import Routing
-from scheduler.server_model.spec import ServerLimits, ServerModelSpec, load_server_model
+from scheduler.server_model.spec import ServerLimits, ServerModelSpec, load_server_model, server_model_of
 from scheduler.slots import Slots
 from tenants.measures.columns import Int64s, StatusCode
 from tenants.tenant import Tenant
@@ -115,7 +116,13 @@ def captured_run(path: Path | str, *, recorded: bool) -> CapturedRun:
         slots=msgspec.convert(slots, Slots),
         cost=CostModel() if plan is None else plan.cost,
         window_ns=metadata.window_ns or (0, int(trace.ints("arrival_ns").max(initial=0)) + 1),
-        recipe=ReplayRecipe(_replay_rows(trace, tenants), tenants, start_ns=0, recorded=recorded),
+        recipe=ReplayRecipe(
+            _replay_rows(trace, tenants),
+            tenants,
+            start_ns=0,
+            recorded=recorded,
+            block_tokens=metadata.prefix_block_tokens or MOONCAKE_BLOCK_TOKENS,
+        ),
         noisy=() if plan is None else plan.noisy,
         auto=_auto(metadata, plan),
         backends=_backends(metadata, plan),
@@ -136,12 +143,13 @@ def _backends(metadata: TraceMetadata, plan: Plan | None) -> Mapping[str, Slots]
 
 def _replay_rows(trace: Trace, tenants: tuple[Tenant, ...]) -> ReplayRows:
     lengths, _ = trace.replay_lengths()
-    names = [tenant.name for tenant in tenants]
-    codes = np.array([names.index(name) for name in trace.tenants], dtype=np.int64)[trace.stamps().tenant]
+    known = [tenant.name for tenant in tenants]
+    codes = np.array([known.index(name) for name in trace.tenants], dtype=np.int64)[trace.stamps().tenant]
     ids = trace.ints("request_id")
     order = np.lexsort((ids, trace.ints("arrival_ns")))
     row_of = {int(request_id): row for row, request_id in enumerate(ids[order])}
     after = np.array([row_of.get(int(i), -1) for i in trace.ints("after_request_id")[order]], dtype=np.int64)
+    offsets, names = _blocks(trace, order)
     return ReplayRows(
         arrival_ns=trace.ints("arrival_ns")[order],
         prompt_tokens=np.maximum(trace.ints("prompt_tokens")[order], 1),
@@ -149,7 +157,20 @@ def _replay_rows(trace: Trace, tenants: tuple[Tenant, ...]) -> ReplayRows:
         tenant=codes[order],
         after_row=after if (after >= 0).any() else None,
         think_ns=np.maximum(trace.ints("think_ns")[order], 0),
+        block_offsets=offsets,
+        block_ids=names,
     )
+
+
+def _blocks(trace: Trace, order: Int64s) -> tuple[Int64s | None, Int64s | None]:
+    """Where each row's prefix blocks begin and end, and their names, with the rows in this order; None without any."""
+    starts, names = list_parts(trace.lists("prefix_blocks"))
+    if starts[-1] == starts[0]:
+        return None, None
+    sizes = np.diff(starts)[order]
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    places = np.arange(offsets[-1]) + np.repeat(starts[:-1][order] - offsets[:-1], sizes)
+    return offsets, np.asarray(names[places], dtype=np.int64)
 
 
 def observations_of(trace: Trace) -> Observations:
@@ -223,7 +244,7 @@ def known_limits(captures: Sequence[CapturedRun]) -> ServerLimits | None:
     for capture in captures:
         model = capture.trace.metadata.server_model
         if model is not None:
-            return msgspec.convert(model, ServerModelSpec).limits
+            return server_model_of(model, where=str(capture.trace.path)).limits
     return None
 
 

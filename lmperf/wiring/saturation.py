@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
+import msgspec
 import numpy as np
 
 from lmperf.scenario.load import Scenario
@@ -17,6 +18,7 @@ from lmperf.wiring.servers import server_model_of
 from lmperf.wiring.sources import SourceError, growth_of, recipe_of, trace_rows, traced_loads
 from loadgen.offline.cell import DrawnRecipe, Recipe
 from scheduler.cost import CostModel
+from scheduler.mixing import MASK, mix
 from scheduler.request import Request
 from scheduler.saturation import MIN_REQUESTS
 from scheduler.saturation import saturation as measure
@@ -24,6 +26,7 @@ from scheduler.server_model.spec import ServerModelSpec
 from scheduler.slots import Slots
 
 _REQUESTS = 6000
+_SEEDS = 20
 _ANY_FIGURE = 10_000.0
 
 
@@ -81,7 +84,8 @@ def saturation_of_recipe(
 ) -> float:
     """Cost units/s of a recipe's mix: its first few thousand requests, shuffled. Raises SourceError when it has none."""
     requests: list[Request] = []
-    for seed in range(20):
+    block_tokens = recipe.source(0, growth or {}).block_tokens
+    for seed in range(_SEEDS):
         # A short run is drawn again with other seeds until there are enough; a trace is cycled.
         if isinstance(recipe, DrawnRecipe):
             source = recipe.source(seed, growth or {})
@@ -89,12 +93,26 @@ def saturation_of_recipe(
             users = source.start_closed(0)
             requests += [r for r in users for _ in range(max(1, _REQUESTS // max(1, 20 * len(users))))]
         else:
-            requests += islice(recipe.source(0, growth or {}).absolute(), _REQUESTS - len(requests))
+            again = recipe.source(0, growth or {}).absolute()
+            requests += _as_copy(islice(again, _REQUESTS - len(requests)), seed)
         if len(requests) >= _REQUESTS:
             break
     if not requests:
         raise SourceError("no request arrives in this scenario: give it a longer duration_s or a higher load")
     # A run of a few requests has the mix of these few.
-    requests *= -(-MIN_REQUESTS // len(requests))
+    copies = range(1, -(-MIN_REQUESTS // len(requests)))
+    requests += [request for copy in copies for request in _as_copy(tuple(requests), _SEEDS + copy)]
     order = np.random.default_rng(0).permutation(len(requests))
-    return measure([requests[i] for i in order], server, slots, cost)
+    return measure([requests[i] for i in order], server, slots, cost, block_tokens=block_tokens)
+
+
+def _as_copy(requests: Iterable[Request], copy: int) -> list[Request]:
+    """The same requests once more: their prompts are others, so a prefix cache must not find those of the first."""
+    return [
+        msgspec.structs.replace(
+            r, prefix_blocks=tuple(mix(name + (copy << 48) & MASK) >> 1 for name in r.prefix_blocks)
+        )
+        if copy and r.prefix_blocks
+        else r
+        for r in requests
+    ]

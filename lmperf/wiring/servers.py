@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from lmperf.scenario.plan import BackendSpec
-from scheduler.server_model.spec import ServerModelSpec, load_server_model
+from scheduler.server_model.spec import ServerModelError, ServerModelSpec, load_server_model
 
 
 def server_model_of(backend: BackendSpec) -> ServerModelSpec | None:
@@ -18,10 +18,15 @@ def server_model_of(backend: BackendSpec) -> ServerModelSpec | None:
 
 
 def unscaled_server_model(spec: ServerModelSpec, backend: BackendSpec) -> ServerModelSpec:
-    """``spec`` with the limits and the offset that the scenario states in place of its own."""
+    """``spec`` with the limits and the offset that the scenario states in place of its own. Raises ServerModelError."""
     law, limits = spec.law, spec.limits
     if backend.offset_ns is not None:
         law = msgspec.structs.replace(law, offset_us=backend.offset_ns / 1000)
     if backend.limits:
-        limits = msgspec.structs.replace(limits, **backend.limits)
+        try:
+            limits = msgspec.structs.replace(limits, **backend.limits)
+        except ValueError as error:
+            raise ServerModelError(
+                f"backend.limits, with the rest from the server model {spec.name}: {error}"
+            ) from error
     return msgspec.structs.replace(spec, law=law, limits=limits)

@@ -12,7 +12,7 @@ from lmperf.scenario.plan import Plan, PlannedTenant, RowRule, RuleKind, TraceSp
 from loadgen.offline.cell import DrawnRecipe, Recipe, ReplayRecipe
 from loadgen.trace.read import read_any
 from loadgen.trace.rows import TraceRows
-from loadgen.workload.replay import ReplayRows, TraceWorkload
+from loadgen.workload.replay import MOONCAKE_BLOCK_TOKENS, ReplayRows, TraceWorkload
 from loadgen.workload.share import WHOLE, Share
 from loadgen.workload.source import Source
 from scheduler.cost import CostModel
@@ -146,6 +146,7 @@ def replay_recipe(
         tenants,
         speed=speed,
         duration_ns=duration_ns,
+        block_tokens=rows.prefix_block_tokens or MOONCAKE_BLOCK_TOKENS,
     )
 
 

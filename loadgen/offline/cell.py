@@ -14,7 +14,7 @@ import msgspec
 from loadgen.offline.run import simulate
 from loadgen.recorder import Recorder
 from loadgen.trace.schema import TraceMetadata
-from loadgen.workload.replay import ReplayRows, TraceWorkload
+from loadgen.workload.replay import MOONCAKE_BLOCK_TOKENS, ReplayRows, TraceWorkload
 from loadgen.workload.share import WHOLE, Share
 from loadgen.workload.source import Source, Workload
 from scheduler.auto_rule import AutoRule, control_of
@@ -72,7 +72,8 @@ class ReplayRecipe:
     """Rows of a trace; ``growth`` divides a tenant's gaps and cycles its rows.
 
     Without a duration the whole slice is played, the same for every seed: a trace has one realisation. With one, the growth
-    that all tenants share compresses time, and each seed plays another part of the trace of that length.
+    that all tenants share compresses time, and each seed plays another part of the trace of that length. ``block_tokens``:
+    of the rows' prefix blocks.
     """
 
     rows: ReplayRows
@@ -83,6 +84,7 @@ class ReplayRecipe:
     recorded: bool = False
     num_prompts: int | None = None
     duration_ns: int | None = None
+    block_tokens: int = MOONCAKE_BLOCK_TOKENS
 
     def source(self, seed: int, growth: Mapping[str, float], share: Share = WHOLE) -> Source:
         speed, factors = self.speed, dict(growth)
@@ -102,6 +104,7 @@ class ReplayRecipe:
             recorded=self.recorded,
             num_prompts=self.num_prompts,
             share=share,
+            block_tokens=self.block_tokens,
         )
 
     def _slice(self, seed: int, length_ns: int) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from loadgen.workload.source import Source
 from scheduler.dispatcher import Dispatcher
 from scheduler.drivers.simulated import Simulation
 from scheduler.request import Outcome, Request
-from scheduler.server_model.batching import ContinuousBatch
+from scheduler.server_model.build import build_server
 from scheduler.server_model.spec import ServerModelSpec
 from scheduler.slot_control import SlotControl
 
@@ -31,7 +31,7 @@ def simulate(
     ``servers``: a server model for every backend name of the dispatcher. ``control`` moves its slots; the
     recorder's header keeps how.
     """
-    models = {name: ContinuousBatch(spec.law, spec.limits) for name, spec in servers.items()}
+    models = {name: build_server(spec.law, spec.limits, source.block_tokens) for name, spec in servers.items()}
     offset_ns = max((spec.law.offset_ns for spec in servers.values()), default=0)
 
     def after(outcome: Outcome) -> Iterable[Request]:

@@ -2,8 +2,7 @@
 
 ``Request.prefix_blocks`` names the first blocks of a prompt, each of ``block_tokens`` tokens (the last one may be cut
 by the prompt's end). Equal names mean equal text and nothing else does, so a name is a 63-bit hash of what the block
-belongs to (a tenant's shared prefix, a session) and its place in it. The mixer is SplitMix64's finaliser (Steele, Lea,
-Flood, Fast Splittable Pseudorandom Number Generators, OOPSLA 2014): a bijection of 64 bits.
+belongs to (a tenant's shared prefix, a session) and its place in it (:mod:`scheduler.mixing`).
 """
 
 from __future__ import annotations
@@ -12,19 +11,10 @@ from hashlib import blake2b
 
 import numpy as np
 
-BLOCK_TOKENS = 16
-"""The usual block of a paged KV cache: what a server can share."""
+from scheduler.mixing import GOLDEN, mix
+from scheduler.server_model.prefix_cache import BLOCK_TOKENS
 
-_MASK = (1 << 64) - 1
-_GOLDEN = 0x9E3779B97F4A7C15
-
-
-def mix(value: int) -> int:
-    """SplitMix64's finaliser: a bijection on [0, 2^64)."""
-    value = (value + _GOLDEN) & _MASK
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
-    return value ^ (value >> 31)
+__all__ = ["BLOCK_TOKENS", "block_names", "key_of", "mix", "session_key"]
 
 
 def key_of(seed: int, *names: str) -> int:
@@ -42,7 +32,7 @@ def block_names(key: int, first: int, end: int) -> list[int]:
     """Names of the blocks ``first`` to ``end`` - 1 of what ``key`` stands for."""
     if end <= first:
         return []
-    value = np.arange(first, end, dtype=np.uint64) * np.uint64(_GOLDEN) + np.uint64(key)
+    value = np.arange(first, end, dtype=np.uint64) * np.uint64(GOLDEN) + np.uint64(key)
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     value = (value ^ (value >> np.uint64(31))) >> np.uint64(1)

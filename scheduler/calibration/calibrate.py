@@ -1,9 +1,8 @@
 """From captured runs of one server to its model, with what is known about its error.
 
 Least squares on spans give the start (:mod:`scheduler.calibration.step_law`), the simulator in the loop the rest
-(:mod:`scheduler.calibration.refine`). Two engines are tried: one that plans a step when the step before has ended, and one
-that plans a step ahead; the second has more parameters, so it must fit clearly better to be taken. The intervals of what
-comes out are a jackknife over the captures (:mod:`scheduler.calibration.jackknife`).
+(:mod:`scheduler.calibration.refine`). The intervals of what comes out are a jackknife over the captures
+(:mod:`scheduler.calibration.jackknife`).
 
 Held-out errors: each capture is predicted from the others; a single capture is split in time, fitted on its first half and
 judged on its second.
@@ -25,11 +24,6 @@ from scheduler.calibration.replay import replay
 from scheduler.calibration.seats import seats
 from scheduler.calibration.step_law import MIN_REQUESTS, CalibrationError, Interval95, LawFit, fit_law
 from scheduler.server_model.spec import ServerLimits, ServerModelSpec, StepLaw
-
-PLAIN = ("a_us", "b_us", "c_us", "d_us", "offset_us", "offset_per_sequence_us")
-AHEAD = (*PLAIN, "e_us", "launch_us", "launch_idle_us")
-MUST_GAIN = 0.05
-"""Planning ahead is believed when it takes away more than this share of the loss, and more than this much of it."""
 
 EVALUATIONS = 140
 """Replays of all captures that a fit may take: some ten seconds for eight captures of a few hundred requests."""
@@ -97,11 +91,11 @@ def calibrate(
     if limits is None:
         limits = _limits(captures, max_num_seqs, max_num_batched_tokens, warnings)
     total = 1 + (max(len(captures), 1) if hold_out else 0)
-    limits, free, fit = _better_engine(captures, spans, limits, evaluations)
+    fit = refine(captures, start_of(spans.law), limits, evaluations=evaluations)
     on_progress(1, total)
     held: list[HeldOut] = []
     if hold_out:
-        for held_one in _held_out(captures, limits, free, evaluations):
+        for held_one in _held_out(captures, limits, evaluations):
             held.append(held_one)
             on_progress(1 + len(held), total)
     warnings += _replay_warnings(captures, fit.law, limits)
@@ -141,24 +135,8 @@ def _limits(
     return ServerLimits(max_num_seqs=sequences, max_num_batched_tokens=batched_tokens)
 
 
-def start_ahead(law: StepLaw) -> StepLaw:
-    """Where the fit of an engine that plans ahead starts: a host that needs a few decode steps to launch one with prefill.
-    A span's offset holds the launch and the step of waiting; the constant before the queue is what remains."""
-    launch_us = 3.5 * law.a_us
-    return msgspec.structs.replace(
-        law,
-        c_us=max(law.c_us, 0.002 * law.a_us),
-        e_us=5e-5 * law.b_us,
-        launch_us=launch_us,
-        launch_tail_us=0.5 * law.a_us,
-        launch_idle_us=0.5 * launch_us,
-        offset_us=max(law.offset_us - 0.7 * launch_us, 0.3 * law.offset_us, 1.0),
-        offset_per_sequence_us=0.05 * law.a_us,
-    )
-
-
-def start_plain(law: StepLaw) -> StepLaw:
-    """Where the fit of a plain engine starts: a parameter that is 0 could not move."""
+def start_of(law: StepLaw) -> StepLaw:
+    """Where a refinement starts: a parameter that is 0 could not move."""
     return msgspec.structs.replace(
         law,
         c_us=max(law.c_us, 0.001 * law.a_us),
@@ -167,46 +145,29 @@ def start_plain(law: StepLaw) -> StepLaw:
     )
 
 
-def _better_engine(
-    captures: Sequence[Observations], spans: LawFit, limits: ServerLimits, evaluations: int
-) -> tuple[ServerLimits, tuple[str, ...], Refined]:
-    plain_limits = msgspec.structs.replace(limits, async_scheduling=False)
-    ahead_limits = msgspec.structs.replace(limits, async_scheduling=True)
-    plain = refine(captures, start_plain(spans.law), plain_limits, PLAIN, evaluations=evaluations)
-    ahead = refine(captures, start_ahead(spans.law), ahead_limits, AHEAD, evaluations=evaluations)
-    if plain.loss - ahead.loss > MUST_GAIN * max(1.0, plain.loss):
-        return ahead_limits, AHEAD, ahead
-    return plain_limits, PLAIN, plain
-
-
-def fit_engine(
-    captures: Sequence[Observations], limits: ServerLimits, free: tuple[str, ...], evaluations: int = EVALUATIONS
-) -> StepLaw:
-    """The law of an engine whose kind is known (``limits.async_scheduling``, with ``free`` to match)."""
+def fit_engine(captures: Sequence[Observations], limits: ServerLimits, evaluations: int = EVALUATIONS) -> StepLaw:
+    """The law of a server whose limits are known."""
     law = fit_law(list(captures), bootstrap=1).law
-    start = start_ahead(law) if limits.async_scheduling else start_plain(law)
-    return refine(captures, start, limits, free, evaluations=evaluations).law
+    return refine(captures, start_of(law), limits, evaluations=evaluations).law
 
 
-def _held_out(
-    captures: Sequence[Observations], limits: ServerLimits, free: tuple[str, ...], evaluations: int
-) -> list[HeldOut]:
+def _held_out(captures: Sequence[Observations], limits: ServerLimits, evaluations: int) -> list[HeldOut]:
     if len(captures) == 1:
-        return _second_half(captures[0], limits, free, evaluations)
+        return _second_half(captures[0], limits, evaluations)
     held = []
     for index, seen in enumerate(captures):
         others = [one for other, one in enumerate(captures) if other != index]
-        law = fit_engine(others, limits, free, evaluations)
+        law = fit_engine(others, limits, evaluations)
         held.append(HeldOut(seen.name, law, errors(figures(seen), figures(replay(seen, law, limits).times))))
     return held
 
 
-def _second_half(seen: Observations, limits: ServerLimits, free: tuple[str, ...], evaluations: int) -> list[HeldOut]:
+def _second_half(seen: Observations, limits: ServerLimits, evaluations: int) -> list[HeldOut]:
     half = len(seen) // 2
     if half < MIN_REQUESTS:
         return []
     early, late = np.arange(half), np.arange(half, len(seen))
-    law = fit_engine([seen.take(early)], limits, free, evaluations)
+    law = fit_engine([seen.take(early)], limits, evaluations)
     simulated = replay(seen, law, limits).times
     found = errors(figures(seen.take(late)), figures(simulated.take(late)))
     return [HeldOut(f"{seen.name} (second half)", law, found)]

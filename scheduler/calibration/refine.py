@@ -59,15 +59,14 @@ def refine(
     captures: Sequence[Observations],
     start: StepLaw,
     limits: ServerLimits,
-    free: Sequence[str],
     *,
     evaluations: int = 140,
 ) -> Refined:
-    """Move the parameters named ``free`` (those that are 0 stay 0) from ``start``; ``evaluations``: at most so many replays
-    of all captures."""
+    """Move the parameters (those that are 0 stay 0) from ``start``; ``evaluations``: at most so many replays of all
+    captures."""
     from scipy.optimize import minimize  # noqa: PLC0415 (heavy, and only calibration needs it)
 
-    names = [name for name in free if getattr(start, name) > 0]
+    names = [name for name in StepLaw.__struct_fields__ if getattr(start, name) > 0]
     measured = [figures(seen) for seen in captures]
 
     def law_at(z: Floats) -> StepLaw:

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.calibration.observations import Int64s, Observations
+from scheduler.gap_log import gap_log
 from scheduler.request import Request
-from scheduler.server_model.batching import ContinuousBatch
-from scheduler.server_model.protocol import Plan, StepResult
+from scheduler.server_model.build import build_server
+from scheduler.server_model.protocol import Plan
 from scheduler.server_model.spec import ServerLimits, StepLaw
-from scheduler.steplog import StepLog
 
 _TENANT = ""
 
@@ -40,7 +40,7 @@ def replay(seen: Observations, law: StepLaw, limits: ServerLimits) -> Replayed:
 class _Replay:
     def __init__(self, seen: Observations, law: StepLaw, limits: ServerLimits) -> None:
         self._seen = seen
-        self._model = ContinuousBatch(law, limits)
+        self._model = build_server(law, limits)
         self._offset_ns = law.offset_ns
         self._last_entry_ns = 0
         self._in_flight = 0
@@ -53,10 +53,9 @@ class _Replay:
         self._waiting_users = iter(range(0))
         self._plan: Plan | None = None
         self._steps = 0
-        self._total_steps = 0
         self._preemptions = 0
         self._gaps: list[tuple[Int64s, Int64s]] = []
-        self._log = StepLog(lambda _, gaps_ns, counts: self._gaps.append((gaps_ns, counts)))
+        self._log = gap_log(limits.tokens_a_step, self._on_gaps, lambda _: True)
 
     def run(self) -> Replayed:
         seen, events = self._seen, self._events
@@ -100,9 +99,8 @@ class _Replay:
         plan, self._plan = self._plan, None
         assert plan is not None, "only a run in flight ends"
         result = self._model.commit(self._steps)
-        self._total_steps += self._steps
         self._preemptions += len(result.preempted)
-        self._log_gaps(plan, result)
+        self._log.run(plan, self._steps, result)
         for sequence in result.first_tokens:
             assert sequence.first_ps is not None, "it has a first token"
             self._first[sequence.id] = sequence.first_ps // 1000
@@ -119,18 +117,8 @@ class _Replay:
         if following is not None:
             heapq.heappush(self._events, (now_ns + self._seen.turnaround_ns, 0, following))
 
-    def _log_gaps(self, plan: Plan, result: StepResult) -> None:
-        log = self._log
-        for _ in result.paused:
-            log.stops(_TENANT, self._total_steps - self._steps)
-        log.run(plan, self._steps)
-        for _ in result.first_tokens:
-            log.starts(_TENANT, self._total_steps)
-        for _, gap_ns in result.resumed:
-            log.single(_TENANT, gap_ns)
-            log.starts(_TENANT, self._total_steps)
-        for _ in result.finished:
-            log.stops(_TENANT, self._total_steps)
+    def _on_gaps(self, tenant: str, gaps_ns: Int64s, counts: Int64s, tokens: int = 1, /) -> None:  # noqa: ARG002 (chunks)
+        self._gaps.append((gaps_ns, counts))
 
     def _times(self) -> Observations:
         seen = self._seen

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 import simpy
 
 from scheduler.events import FirstToken, PrefillProgress
+from scheduler.gap_log import GapLog, gap_log
 from scheduler.request import ErrorClass, Request, Status
-from scheduler.server_model.protocol import Plan, ServerModel, StepResult
-from scheduler.steplog import OnGaps, StepLog
+from scheduler.server_model.protocol import Plan, ServerModel
+from scheduler.steplog import OnGaps
 
 if TYPE_CHECKING:
     from scheduler.drivers.simulated import Simulation
@@ -34,12 +35,13 @@ class Replica:
         self._env = simulation.env
         self._plan: Plan | None = None
         self._steps = 0
-        self._total_steps = 0
         self._last_entry_ns = 0
         self.in_flight = 0
         self._end: simpy.Event | None = None
         self._reporting = False
-        self.log = None if on_gaps is None else StepLog(on_gaps)
+        self.log: GapLog | None = None
+        if on_gaps is not None:
+            self.log = gap_log(model.tokens_a_step, on_gaps, simulation.counts_gaps)
 
     def admit(self, request: Request) -> None:
         self.model.admit(request, self._simulation.now_ns, output_tokens(request))
@@ -83,12 +85,13 @@ class Replica:
         plan, self._plan, self._end = self._plan, None, None
         assert plan is not None, "an end belongs to a run in flight"
         result = self.model.commit(self._steps)
-        self._total_steps += self._steps
         simulation = self._simulation
         if self.log is not None:
-            self._log(self.log, plan, result)
+            self.log.run(plan, self._steps, result)
         now_ns = simulation.now_ns
         self._reporting = True
+        for sequence, tokens in result.reused:
+            simulation.handle(PrefillProgress(now_ns, sequence.request.id, tokens))
         for sequence, tokens in result.prefilled:
             # A first token tells that its prompt is prefilled, here as in a live run.
             if sequence.prefill_left or sequence not in result.first_tokens:
@@ -108,23 +111,6 @@ class Replica:
         reached = self._plan.steps_until(now_ns)
         return reached if self._plan.end_ns(reached) <= now_ns else reached - 1
 
-    def _log(self, log: StepLog, plan: Plan, result: StepResult) -> None:
-        counts = self._simulation.counts_gaps
-        for sequence in result.paused:
-            if counts(sequence.request):
-                log.stops(sequence.request.tenant, self._total_steps - self._steps)
-        log.run(plan, self._steps)
-        for sequence in result.first_tokens:
-            if counts(sequence.request):
-                log.starts(sequence.request.tenant, self._total_steps)
-        for sequence, gap_ns in result.resumed:
-            if counts(sequence.request):
-                log.single(sequence.request.tenant, gap_ns)
-                log.starts(sequence.request.tenant, self._total_steps)
-        for sequence in result.finished:
-            if counts(sequence.request):
-                log.stops(sequence.request.tenant, self._total_steps)
-
     def abort(self, request: Request, status: Status, error_class: ErrorClass) -> None:
         now_ns = self._simulation.now_ns
         generated = self.model.tokens_of(request.id, now_ns)
@@ -134,8 +120,8 @@ class Replica:
         if self._plan is not None:
             self._cut()
         decoding = sequence.first_ps is not None and sequence.paused_ps is None
-        if self.log is not None and decoding and self._simulation.counts_gaps(request):
-            self.log.stops(request.tenant, self._total_steps + self._steps_done(now_ns))
+        if self.log is not None and decoding:
+            self.log.left(request, self._plan, self._steps_done(now_ns), generated - sequence.generated)
         del self.running[request.id]
         sequence.generated = generated
         self._simulation.finished(self, sequence, status, error_class)

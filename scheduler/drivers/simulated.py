@@ -283,7 +283,14 @@ class Simulation:
         first_ns = None if sequence.first_ps is None else sequence.first_ps // 1000
         last_ns = None if sequence.last_ps is None else sequence.last_ps // 1000
         self._end(
-            sequence.request, status, error_class, generated, backend=replica.name, first_ns=first_ns, last_ns=last_ns
+            sequence.request,
+            status,
+            error_class,
+            generated,
+            backend=replica.name,
+            first_ns=first_ns,
+            last_ns=last_ns,
+            cached=sequence.cached_tokens,
         )
 
     def _end(
@@ -296,6 +303,7 @@ class Simulation:
         backend: str | None = None,
         first_ns: int | None = None,
         last_ns: int | None = None,
+        cached: int | None = None,
         detail: str | None = None,
     ) -> None:
         now_ns = self.now_ns
@@ -316,6 +324,7 @@ class Simulation:
             last_token_ns=last_ns,
             finished_ns=last_ns,
             prompt_tokens=request.prompt_tokens,
+            cached_prompt_tokens=cached,
             output_tokens=output_tokens,
             tokens_source=TokensSource.MODEL,
         )

@@ -5,17 +5,9 @@ admission, chunk by chunk (Sarathi-Serve, OSDI 2024; vLLM's V1 scheduler). A pro
 When the KV cache is full the sequence admitted last is preempted: it gives up its KV and returns to the head of the
 engine's queue, to be prefilled again with what it had generated (recompute).
 
-With ``limits.async_scheduling`` (vLLM's default today) the engine plans one step ahead: while step k runs on the
-accelerator, the host already chooses step k + 1 and launches it, and only then hands out the tokens of step k. So
-
-* a prompt that enters during a step joins not the next step but the one after;
-* with D_k the instant at which the tokens of step k are handed out, G_k its end on the accelerator and h the time to launch
-  a step with prefill (a step of decodes alone replays a recorded graph, and costs the host next to nothing)::
-
-      G_k = max(G_(k-1) + t_k, D_(k-1) + tail if step k has prefill)        D_k = max(G_k, D_(k-1) + h if step k + 1 has)
-
-  Streams therefore see a long gap *before* the step with the prefill, and a short one in it. ``launch_tail_us`` is what the
-  accelerator still has to do once the host has launched the last kernel of a step that it waited for.
+With ``limits.prefix_cache`` the KV that the batch holds is its contexts less what several share, and what is left of the
+KV cache keeps blocks that nobody holds (:mod:`scheduler.server_model.prefix_cache`). The law still sees whole contexts:
+attention reads shared tokens once for each sequence.
 
 Cost a run, not a token: decoding sequences are kept as a count and a sum of contexts, and as a heap of the steps at which
 they finish, so that k steps of unchanged composition are one jump (see :mod:`scheduler.server_model.protocol`).
@@ -26,26 +18,27 @@ from __future__ import annotations
 import heapq
 
 from scheduler.request import Request
+from scheduler.server_model.prefix_cache import BLOCK_TOKENS, PrefixCache
 from scheduler.server_model.protocol import Plan, Sequence, StepResult
 from scheduler.server_model.spec import ServerLimits, StepLaw
 from scheduler.server_model.step_time import StepTime
 
-_WAITING, _PREFILL, _DECODE, _GONE = 0, 1, 2, 3
+_WAITING, _PREFILL, DECODE, _GONE = 0, 1, 2, 3
 _UNBOUNDED = 1 << 62
 
 
 class ContinuousBatch:
-    """See :class:`scheduler.server_model.protocol.ServerModel`. Not thread-safe; deterministic."""
+    """See :class:`scheduler.server_model.protocol.ServerModel`. Not thread-safe; deterministic. ``block_tokens``: what each
+    of ``Request.prefix_blocks`` stands for. One token a step: :func:`scheduler.server_model.build.build_server` chooses."""
 
-    def __init__(self, law: StepLaw, limits: ServerLimits) -> None:
+    def __init__(self, law: StepLaw, limits: ServerLimits, block_tokens: int = BLOCK_TOKENS) -> None:
         self.limits = limits
         self.law = law
         self._time = StepTime(law)
         self._kv_limit = _UNBOUNDED if limits.kv_tokens is None else limits.kv_tokens
-        self._ahead = limits.async_scheduling
+        self._cache = PrefixCache(block_tokens) if limits.prefix_cache else None
+        self._width = limits.tokens_a_step
         self._clock_ps = 0
-        self._gpu_ps = 0
-        self._gpu_end_ps: int | None = None
         self._order = 0
         self.step = 0
         self._waiting: list[tuple[int, int, Sequence]] = []
@@ -58,9 +51,14 @@ class ContinuousBatch:
         self._finishing: list[tuple[int, int, Sequence]] = []
         self._plan: Plan | None = None
         self._chunks: list[tuple[Sequence, int]] = []
-        self._next_chunks: list[tuple[Sequence, int]] = []
         self._preempted: list[Sequence] = []
         self._paused: list[Sequence] = []
+        self._reused: list[tuple[Sequence, int]] = []
+        self._room = self._growth = 0
+
+    @property
+    def tokens_a_step(self) -> int:
+        return self._width
 
     @property
     def running(self) -> int:
@@ -74,12 +72,17 @@ class ContinuousBatch:
 
     @property
     def kv_tokens(self) -> int:
-        """KV tokens held by the batch."""
-        return self._decode_kv + self._prefill_kv
+        """KV tokens held by the batch; what several sequences share counts once."""
+        held = self._decode_kv + self._prefill_kv
+        return held if self._cache is None else held - self._cache.shared_tokens
 
     @property
     def kv_capacity(self) -> int | None:
         return self.limits.kv_tokens
+
+    def resident_blocks(self) -> frozenset[int]:
+        """Names of the blocks that a prompt could find; none without a prefix cache."""
+        return frozenset() if self._cache is None else self._cache.resident()
 
     def entry_ns(self, in_flight: int) -> int:
         return self._time.entry_ns * in_flight
@@ -90,10 +93,11 @@ class ContinuousBatch:
                 f"request {request.id}: a server needs at least one prompt and one output token, got "
                 f"{request.prompt_tokens} and {output_tokens}"
             )
-        if request.prompt_tokens + output_tokens > self._kv_limit:
+        if request.prompt_tokens + output_tokens + self._width - 1 > self._kv_limit:
+            drafts = "" if self._width == 1 else f" + {self._width - 1} drafted"
             raise ValueError(
-                f"request {request.id}: {request.prompt_tokens} + {output_tokens} tokens can never fit into a KV cache of "
-                f"{self._kv_limit} tokens"
+                f"request {request.id}: {request.prompt_tokens} + {output_tokens}{drafts} tokens can never fit into a KV "
+                f"cache of {self._kv_limit} tokens"
             )
         if request.id in self._by_id:
             raise ValueError(f"request {request.id} is already in this server")
@@ -119,68 +123,45 @@ class ContinuousBatch:
         return (
             head is not None
             and len(self._running) < self.limits.max_num_seqs
-            and self._decode_kv + self._prefill_kv + self._decoders < self._kv_limit
+            and self.kv_tokens + self._decoders * self._width < self._kv_limit
         )
 
     def plan(self, now_ns: int) -> Plan | None:
         if self._plan is not None:
             return self._plan
-        idle = not self._running
-        if idle:
-            self._clock_ps = self._gpu_ps = max(self._clock_ps, now_ns * 1000)
-        if self._next_chunks:
-            self._chunks = [c for c in self._next_chunks if c[0].state == _PREFILL]
-            self._next_chunks = []
+        if not self._running:
+            self._clock_ps = max(self._clock_ps, now_ns * 1000)
         self._make_room()
-        start_ps = self._clock_ps
-        chosen_now = not (self._ahead and (self._chunks or self._decoders))
-        if chosen_now:
-            self._schedule_prefill(self._chunks, flying=False)
-            if self._chunks:
-                start_ps += self._time.launch_ps + (self._time.idle_ps if idle else 0)
+        prefill_tokens = self._schedule_prefill()
         if not self._running:
             return None
-        if self._ahead:
-            self._schedule_prefill(self._next_chunks, flying=True)
-        step_ps = self._step_ps()
-        if not self._chunks and not self._next_chunks and self._gpu_ps == self._clock_ps:
+        step_ps = self._time.step_ps(prefill_tokens, self._decoders, self._decode_kv)
+        if prefill_tokens:
+            self._plan = Plan(self._clock_ps, step_ps, 0, 1)
+        else:
             self._plan = Plan(self._clock_ps, step_ps, self._time.growth_ps * self._decoders, self._steps_alike())
-            return self._plan
-        gpu_ps = self._gpu_ps + step_ps
-        if self._chunks:
-            gpu_ps = max(gpu_ps, start_ps + self._time.tail_ps)
-        self._gpu_end_ps = gpu_ps
-        end_ps = max(gpu_ps, start_ps + self._time.launch_ps) if self._next_chunks else max(gpu_ps, self._clock_ps)
-        self._plan = Plan(self._clock_ps, end_ps - self._clock_ps, 0, 1)
         return self._plan
 
-    def _step_ps(self) -> int:
-        """The law, for the step about to run."""
-        tokens = pairs = 0
-        for sequence, chunk in self._chunks:
-            tokens += chunk
-            pairs += chunk * (2 * sequence.context + chunk)
-        return self._time.step_ps(tokens, pairs, self._decoders, self._decode_kv)
-
     def _steps_alike(self) -> int:
-        """How many steps of decodes alone can follow one another before a sequence ends or the KV cache is full."""
+        """How many steps of decodes alone can follow one another: until a sequence ends or the KV cache is full."""
         finishing = self._finishing
-        while finishing[0][2].finish_step != finishing[0][0] or finishing[0][2].state != _DECODE:
+        while finishing[0][2].finish_step != finishing[0][0] or finishing[0][2].state != DECODE:
             heapq.heappop(finishing)
+        if self._cache is not None and self._cache.idle_tokens and self.may_start_now():
+            return 1  # an eviction may make the prompt that waits hold less, and so let it in
         steps = finishing[0][0] - self.step
         return min(steps, max(1, (self._kv_limit - self.kv_tokens) // self._decoders))
 
     def _make_room(self) -> None:
         """Preempt the sequences admitted last until every decoding one has room for its next token (and, when none
         decodes, until the oldest prompt can go on)."""
-        while (used := self.kv_tokens + sum(n for _, n in self._chunks)) + self._decoders > self._kv_limit or (
-            not self._decoders and not self._chunks and len(self._running) > 1 and used == self._kv_limit
+        while (used := self.kv_tokens) + self._decoders * self._width > self._kv_limit or (
+            not self._decoders and len(self._running) > 1 and used == self._kv_limit
         ):
             victim = next(reversed(self._running.values()))
-            if victim.state == _DECODE:
+            if victim.state == DECODE:
                 victim.paused_ps = self._clock_ps
                 self._paused.append(victim)
-            self._chunks = [c for c in self._chunks if c[0] is not victim]
             self._leave_batch(victim)
             victim.state = _WAITING
             victim.prefill_left = victim.request.prompt_tokens + victim.generated
@@ -190,7 +171,9 @@ class ContinuousBatch:
 
     def _leave_batch(self, sequence: Sequence) -> None:
         del self._running[sequence.request.id]
-        if sequence.state == _DECODE:
+        if self._cache is not None:
+            self._cache.release(sequence.request.id)
+        if sequence.state == DECODE:
             done = self.step - sequence.decode_since
             sequence.generated += done
             self._decoders -= 1
@@ -200,30 +183,34 @@ class ContinuousBatch:
             self._prefilling.remove(sequence)
         sequence.context = 0
 
-    def _schedule_prefill(self, chunks: list[tuple[Sequence, int]], *, flying: bool) -> None:
-        """Choose a step's chunks. ``flying``: ``self._chunks`` runs first, so what it takes, and one more token for each
-        sequence that decodes, are spoken for."""
-        decoders, room = self._decoders, self._kv_limit - self.kv_tokens - self._decoders
-        in_flight: dict[Sequence, int] = {}
-        if flying:
-            in_flight = dict(self._chunks)
-            decoders += sum(sequence.prefill_left == tokens for sequence, tokens in self._chunks)
-            room -= sum(in_flight.values()) + 2 * decoders - self._decoders
-        budget = self.limits.max_num_batched_tokens - decoders
+    def _schedule_prefill(self) -> int:
+        """Choose the step's chunks; returns their tokens."""
+        chunks, cache = self._chunks, self._cache
+        decoding = self._decoders * self._width
+        room = self._kv_limit - self.kv_tokens - decoding
+        budget = self.limits.max_num_batched_tokens - decoding
         total = 0
+        if cache is not None:
+            cache.settle()
+            cache.fit(room)
         for sequence in self._prefilling:
-            left = sequence.prefill_left - in_flight.get(sequence, 0)
-            if not left:
-                continue
-            tokens = min(left, budget - total, room - total)
+            tokens = min(sequence.prefill_left, budget - total, room - total)
             if tokens <= 0:
                 break
             chunks.append((sequence, tokens))
             total += tokens
+            if cache is not None:
+                cache.computed(sequence.request, sequence.context + tokens)
+                cache.fit(room - total)
         while total < budget and total < room and len(self._running) < self.limits.max_num_seqs:
             head = self._next_waiting()
             if head is None:
                 break
+            if cache is not None:
+                pinned = self._reuse(cache, head, room - total)
+                if pinned is None:
+                    break
+                room -= pinned
             heapq.heappop(self._waiting)
             head.state = _PREFILL
             self._running[head.request.id] = head
@@ -231,6 +218,28 @@ class ContinuousBatch:
             tokens = min(head.prefill_left, budget - total, room - total)
             chunks.append((head, tokens))
             total += tokens
+            if cache is not None:
+                cache.computed(head.request, head.context + tokens)
+                cache.fit(room - total)
+        self._room, self._growth = room - total, decoding
+        return total
+
+    def _reuse(self, cache: PrefixCache, sequence: Sequence, room: int) -> int | None:
+        """Let a sequence that enters the batch hold what is resident of its prompt; returns the tokens of it that nobody
+        held before, None when they would leave no room to go on with."""
+        hits, idle = cache.hits(sequence.request, sequence.prefill_left)
+        pinned, reused = idle * cache.block_tokens, hits * cache.block_tokens
+        if pinned >= room:
+            return None
+        cache.hold(sequence.request, hits)
+        sequence.context = reused
+        sequence.prefill_left -= reused
+        self._prefill_kv += reused
+        if sequence.cached_tokens is None:
+            sequence.cached_tokens = reused
+        if reused:
+            self._reused.append((sequence, reused))
+        return pinned
 
     def commit(self, steps: int, *, emitted: bool = False) -> StepResult:
         plan = self._plan
@@ -239,21 +248,27 @@ class ContinuousBatch:
         self._plan = None
         self.step += steps
         self._clock_ps = plan.end_ps(steps)
-        self._gpu_ps = self._clock_ps if self._gpu_end_ps is None else self._gpu_end_ps
-        self._gpu_end_ps = None
         result = StepResult(self._clock_ps // 1000, steps)
         if self._preempted:
             result.preempted, self._preempted = self._preempted, []
             result.paused, self._paused = self._paused, []
-        self._decode_kv += self._decoders * steps
-        if emitted:
-            for sequence in self._running.values():
-                if sequence.state == _DECODE:
-                    result.emitted[sequence.request.id] = steps
+        if self._cache is not None:
+            self._cache.fit(self._room - (steps - 1) * self._growth)
+            self._cache.settle()
+            result.reused = [found for found in self._reused if found[0].state == _PREFILL]
+            self._reused.clear()
+        self._commit_decodes(result, steps, emitted=emitted)
         if self._chunks:
             self._commit_chunks(result, emitted=emitted)
         self._commit_finished(result)
         return result
+
+    def _commit_decodes(self, result: StepResult, steps: int, *, emitted: bool) -> None:
+        self._decode_kv += self._decoders * steps
+        if emitted:
+            for sequence in self._running.values():
+                if sequence.state == DECODE:
+                    result.emitted[sequence.request.id] = steps
 
     def _commit_chunks(self, result: StepResult, *, emitted: bool) -> None:
         chunks, self._chunks = self._chunks, []
@@ -274,7 +289,7 @@ class ContinuousBatch:
         self._prefill_kv -= sequence.context
         sequence.context += 1
         sequence.generated += 1
-        sequence.state = _DECODE
+        sequence.state = DECODE
         sequence.decode_since = self.step
         if sequence.first_ps is None:
             sequence.first_ps = self._clock_ps
@@ -291,7 +306,7 @@ class ContinuousBatch:
         finishing = self._finishing
         while finishing and finishing[0][0] <= self.step:
             finish_step, _, sequence = heapq.heappop(finishing)
-            if sequence.state != _DECODE or sequence.finish_step != finish_step:
+            if sequence.state != DECODE or sequence.finish_step != finish_step:
                 continue
             self._leave_batch(sequence)
             sequence.state = _GONE
@@ -303,7 +318,7 @@ class ContinuousBatch:
         sequence = self._by_id.pop(request_id, None)
         if sequence is None:
             return None
-        if sequence.state in (_PREFILL, _DECODE):
+        if sequence.state in (_PREFILL, DECODE):
             self._leave_batch(sequence)
         sequence.state = _GONE
         return sequence
@@ -321,7 +336,7 @@ class ContinuousBatch:
         found = []
         for request_id, sequence in self._by_id.items():
             tokens = sequence.generated
-            if sequence.state == _DECODE:
+            if sequence.state == DECODE:
                 tokens += step - sequence.decode_since
             if tokens > sequence.reported:
                 found.append((request_id, tokens - sequence.reported))
@@ -330,8 +345,6 @@ class ContinuousBatch:
 
     def tokens_of(self, request_id: int, now_ns: int) -> int:
         sequence = self._by_id.get(request_id)
-        if sequence is None:
-            return 0
-        if sequence.state != _DECODE:
-            return sequence.generated
+        if sequence is None or sequence.state != DECODE:
+            return sequence.generated if sequence else 0
         return sequence.generated + self._steps_by(now_ns) - sequence.decode_since

@@ -8,6 +8,7 @@ times are whole picoseconds and a run's total is their exact sum.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
 
 from scheduler.request import Request
@@ -18,9 +19,11 @@ class Sequence:
 
     ``generated`` counts tokens as of its last change of state; a decoding sequence's present count is
     ``ServerModel.tokens_of``. ``paused_ps``: when it gave its last token before a preemption, while that lasts.
+    ``cached_tokens``: prompt tokens that were resident when it first entered the batch (None: not yet, or no such cache).
     """
 
     __slots__ = (
+        "cached_tokens",
         "context",
         "decode_since",
         "finish_step",
@@ -52,6 +55,7 @@ class Sequence:
         self.paused_ps: int | None = None
         self.preemptions = 0
         self.reported = 0
+        self.cached_tokens: int | None = None
 
     @property
     def id(self) -> int:
@@ -95,12 +99,15 @@ class Plan:
 
 
 class StepResult:
-    """What the committed steps brought. ``prefilled``: (sequence, prompt tokens) chunks; ``first_tokens``: sequences whose
+    """What the committed steps brought. ``prefilled``: (sequence, prompt tokens) chunks; ``reused``: (sequence, prompt
+    tokens) that were found in the prefix cache and need no prefill; ``first_tokens``: sequences whose
     first token came; ``finished``: sequences that gave their last token; ``preempted``: pushed back to the engine's queue
     when this run was planned; ``paused``: those of them that were decoding; ``resumed``: (sequence, its
-    gap in ns) that gave a token again after a preemption; ``emitted``: token counts by request id, kept only on demand."""
+    gap in ns) that gave a token again after a preemption; ``decoded``: (sequence, tokens) of a step in which a sequence may
+    give several; ``emitted``: token counts by request id, kept only on demand."""
 
     __slots__ = (
+        "decoded",
         "emitted",
         "end_ns",
         "finished",
@@ -109,6 +116,7 @@ class StepResult:
         "preempted",
         "prefilled",
         "resumed",
+        "reused",
         "steps",
     )
 
@@ -122,6 +130,8 @@ class StepResult:
         self.paused: list[Sequence] = []
         self.resumed: list[tuple[Sequence, int]] = []
         self.emitted: dict[int, int] = {}
+        self.reused: Iterable[tuple[Sequence, int]] = ()
+        self.decoded: Iterable[tuple[Sequence, int]] = ()
 
 
 class ServerModel(Protocol):
@@ -130,6 +140,10 @@ class ServerModel(Protocol):
     @property
     def waiting(self) -> int:
         """Requests in the engine's own queue."""
+
+    @property
+    def tokens_a_step(self) -> int:
+        """The most tokens that a sequence gives in one step."""
 
     def admit(self, request: Request, now_ns: int, output_tokens: int) -> None:
         """Into the engine's queue; it will give ``output_tokens`` (>= 1). Raises ValueError for one that can never fit."""

@@ -26,6 +26,10 @@ class SingleServer:
     def waiting(self) -> int:
         return len(self._queue) - (self._plan is not None)
 
+    @property
+    def tokens_a_step(self) -> int:
+        return 1
+
     def admit(self, request: Request, now_ns: int, output_tokens: int) -> None:  # noqa: ARG002 (part of the protocol)
         self._queue.append(Sequence(request, output_tokens, self._admitted))
         self._admitted += 1

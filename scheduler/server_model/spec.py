@@ -2,11 +2,10 @@
 
 The step law (per step of one replica)::
 
-    t = a + b * prefill_tokens + c * decoding_sequences + d * resident_kv_tokens + e * attended_tokens
+    t = a + b * prefill_tokens + c * decoding_sequences + d * resident_kv_tokens
 
 plus ``offset``, between the request leaving the client and its entering the engine's queue. ``resident KV`` is the context
-(prompt and generated tokens) of the sequences that decode in the step; ``attended tokens`` is what attention costs a long
-prompt: the sum over the step's chunks of tokens * (context before the chunk + tokens / 2). Terms that are 0 are off.
+(prompt and generated tokens) of the sequences that decode in the step. Terms that are 0 are off.
 """
 
 from __future__ import annotations
@@ -20,22 +19,15 @@ PS_PER_US = 1_000_000
 
 
 class StepLaw(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Microseconds a step (``a``), a prefilled token (``b``), a decoding sequence (``c``), a resident KV token (``d``), an
-    attended token (``e``); ``offset_us`` before the engine's queue, and ``offset_per_sequence_us`` more for each request
-    in flight (the server's front end is busy with their streams). ``launch_us``: what the host needs to launch a step
-    with prefill (``launch_idle_us`` more when the engine was idle: it sleeps, and so does the host's clock), and
-    ``launch_tail_us`` what the accelerator needs after that; see :mod:`scheduler.server_model.batching`.
-    All >= 0 and ``a_us`` > 0, so that time always moves."""
+    """Microseconds a step (``a``), a prefilled token (``b``), a decoding sequence (``c``), a resident KV token (``d``);
+    ``offset_us`` before the engine's queue, and ``offset_per_sequence_us`` more for each request in flight (the server's
+    front end is busy with their streams). All >= 0 and ``a_us`` > 0, so that time always moves."""
 
     a_us: float
     b_us: float
     c_us: float = 0.0
     d_us: float = 0.0
     offset_us: float = 0.0
-    e_us: float = 0.0
-    launch_us: float = 0.0
-    launch_tail_us: float = 0.0
-    launch_idle_us: float = 0.0
     offset_per_sequence_us: float = 0.0
 
     def __post_init__(self) -> None:
@@ -62,24 +54,43 @@ class StepLaw(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 class ServerLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """vLLM's names. ``kv_tokens`` None: the KV cache is never full. ``priority_queue``: the engine's queue serves lower
-    ``priority`` first, else first come, first served. ``async_scheduling``: the engine plans one step ahead."""
+    ``priority`` first, else first come, first served. ``prefix_cache``: blocks of prompts are shared and kept
+    (:mod:`scheduler.server_model.prefix_cache`). ``speculative_tokens``: drafts a step, each accepted with probability
+    ``speculative_acceptance`` (:mod:`scheduler.server_model.speculation`); 0 is off."""
 
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 8192
     kv_tokens: int | None = None
     priority_queue: bool = False
-    async_scheduling: bool = False
+    prefix_cache: bool = False
+    speculative_tokens: int = 0
+    speculative_acceptance: float = 0.7
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens", "kv_tokens"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"server limits: {name} must be >= 1, got {value}")
-        if self.max_num_batched_tokens < self.max_num_seqs:
+        if self.speculative_tokens < 0:
+            raise ValueError(f"server limits: speculative_tokens must be >= 0 (0: off), got {self.speculative_tokens}")
+        if not 0 <= self.speculative_acceptance <= 1:
+            raise ValueError(
+                f"server limits: speculative_acceptance must be a probability, 0 to 1, got {self.speculative_acceptance}"
+            )
+        if self.max_num_batched_tokens < self.max_num_seqs * self.tokens_a_step:
+            times, what = "", "one token"
+            if self.speculative_tokens:
+                times = f" times {self.tokens_a_step}"
+                what = f"{self.tokens_a_step} tokens (speculative_tokens and one)"
             raise ValueError(
                 f"server limits: max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least max_num_seqs "
-                f"({self.max_num_seqs}), since each running sequence decodes one token a step"
+                f"({self.max_num_seqs}){times}, since each running sequence decodes {what} a step"
             )
+
+    @property
+    def tokens_a_step(self) -> int:
+        """The most tokens that a sequence gives in one step."""
+        return 1 + self.speculative_tokens
 
 
 class ServerModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -137,16 +148,52 @@ def load_server_model(name_or_path: str) -> ServerModelSpec:
     return decode_server_model(path.read_bytes(), where=name_or_path)
 
 
+RETIRED = {
+    "law": ("e_us", "launch_us", "launch_tail_us", "launch_idle_us"),
+    "limits": ("async_scheduling",),
+}
+"""Terms of earlier versions: what attention costs a long prompt, a host's launch of steps with prefill, an engine that plans
+a step ahead. They did not predict unseen captures better than the law without them, by any margin."""
+
+
 def decode_server_model(data: bytes, *, where: str) -> ServerModelSpec:
     """Decode a server-model file's bytes; ``where`` names it in errors."""
     try:
-        spec = msgspec.json.decode(data, type=ServerModelSpec)
+        raw = msgspec.json.decode(data)
+    except msgspec.DecodeError as error:
+        raise ServerModelError(f"server model {where}: {error}") from error
+    return server_model_of(raw, where=where)
+
+
+def server_model_of(data: object, *, where: str) -> ServerModelSpec:
+    """A server model from plain data, such as a file's or a trace's header. Raises ServerModelError."""
+    try:
+        spec = msgspec.convert(_without_retired(data, where), ServerModelSpec)
     except (msgspec.MsgspecError, ValueError) as error:
         raise ServerModelError(f"server model {where}: {error}") from error
     major = spec.schema.rpartition("/")[2].partition(".")[0]
     if not spec.schema.startswith("lmperf.server-model/") or major != "1":
         raise ServerModelError(f"server model {where}: schema is {spec.schema!r}; this version reads {SCHEMA!r}")
     return spec
+
+
+def _without_retired(data: object, where: str) -> object:
+    """The data without retired terms that are off. Raises ServerModelError for one that is on."""
+    if not isinstance(data, dict):
+        return data
+    kept = dict(data)
+    for part, names in RETIRED.items():
+        terms = kept.get(part)
+        if not isinstance(terms, dict):
+            continue
+        used = [name for name in names if terms.get(name)]
+        if used:
+            raise ServerModelError(
+                f"server model {where}: {part}.{used[0]} is {terms[used[0]]!r}, a term that this version does not have "
+                "(it did not predict unseen captures better); calibrate again, or set it to 0 or leave it out"
+            )
+        kept[part] = {name: value for name, value in terms.items() if name not in names}
+    return kept
 
 
 def encode_server_model(spec: ServerModelSpec) -> bytes:

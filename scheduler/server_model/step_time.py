@@ -6,24 +6,18 @@ from scheduler.server_model.spec import PS_PER_US, StepLaw
 
 
 class StepTime:
-    """``growth_ps``: what a step of decodes grows by from one to the next, a sequence. ``launch_ps``, ``idle_ps`` (more when
-    the engine was idle), ``tail_ps``: see :mod:`scheduler.server_model.batching`. ``entry_ns``: before the engine's queue,
-    for each request in flight."""
+    """``growth_ps``: what a step of decodes grows by from one to the next, a sequence. ``entry_ns``: before the engine's
+    queue, for each request in flight."""
 
-    __slots__ = ("_a_ps", "_b_ps", "_c_ps", "_e_ps", "entry_ns", "growth_ps", "idle_ps", "launch_ps", "tail_ps")
+    __slots__ = ("_a_ps", "_b_ps", "_c_ps", "entry_ns", "growth_ps")
 
     def __init__(self, law: StepLaw) -> None:
         self._a_ps = round(law.a_us * PS_PER_US)
         self._b_ps = round(law.b_us * PS_PER_US)
         self._c_ps = round(law.c_us * PS_PER_US)
-        self._e_ps = round(law.e_us * PS_PER_US)
         self.growth_ps = round(law.d_us * PS_PER_US)
-        self.idle_ps = round(law.launch_idle_us * PS_PER_US)
-        self.launch_ps = round(law.launch_us * PS_PER_US)
-        self.tail_ps = round(law.launch_tail_us * PS_PER_US)
         self.entry_ns = round(law.offset_per_sequence_us * 1000)
 
-    def step_ps(self, prefill_tokens: int, attended_twice: int, decoders: int, decode_kv: int) -> int:
-        """One step. ``attended_twice``: twice the sum, over the chunks, of tokens x (context before + tokens / 2)."""
-        prefill_ps = self._b_ps * prefill_tokens + self._e_ps * attended_twice // 2
-        return self._a_ps + prefill_ps + self._c_ps * decoders + self.growth_ps * decode_kv
+    def step_ps(self, prefill_tokens: int, decoders: int, decode_kv: int) -> int:
+        """One step."""
+        return self._a_ps + self._b_ps * prefill_tokens + self._c_ps * decoders + self.growth_ps * decode_kv

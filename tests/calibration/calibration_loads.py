@@ -14,11 +14,6 @@ S = 1_000_000_000
 
 PLAIN_LAW = StepLaw(a_us=6000.0, b_us=25.0, c_us=40.0, d_us=0.05, offset_us=9000.0, offset_per_sequence_us=200.0)
 PLAIN_LIMITS = ServerLimits(max_num_seqs=128, max_num_batched_tokens=8192)
-AHEAD_LAW = StepLaw(
-    a_us=5000.0, b_us=20.0, c_us=15.0, d_us=0.03, e_us=0.001, launch_us=16_000.0, launch_tail_us=2500.0, launch_idle_us=7000.0,
-    offset_us=8000.0, offset_per_sequence_us=250.0,
-)  # fmt: skip
-AHEAD_LIMITS = ServerLimits(max_num_seqs=64, max_num_batched_tokens=8192, async_scheduling=True)
 
 
 def workload(

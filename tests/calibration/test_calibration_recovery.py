@@ -2,11 +2,12 @@
 
 import dataclasses
 
+import msgspec
 import numpy as np
 import pytest
-from calibration_loads import AHEAD_LAW, AHEAD_LIMITS, PLAIN_LAW, PLAIN_LIMITS, captured, captures, workload
+from calibration_loads import PLAIN_LAW, PLAIN_LIMITS, captured, captures, workload
 
-from scheduler.calibration.calibrate import AHEAD, PLAIN, calibrate, start_ahead
+from scheduler.calibration.calibrate import calibrate, start_of
 from scheduler.calibration.refine import SCALES, refine
 from scheduler.calibration.step_law import CalibrationError, fit_law
 from scheduler.server_model.spec import ServerLimits, decode_server_model, encode_server_model
@@ -18,9 +19,8 @@ def plain():
 
 
 def test_a_plain_law_is_recovered_from_stamps_alone(plain):
-    """The terms that the loads identify come back within a few percent, and the engine is taken for what it is."""
+    """The terms that the loads identify come back within a few percent."""
     law = plain.spec.law
-    assert not plain.spec.limits.async_scheduling
     assert law.a_us == pytest.approx(PLAIN_LAW.a_us, rel=0.05)
     assert law.b_us == pytest.approx(PLAIN_LAW.b_us, rel=0.10)
     assert law.d_us == pytest.approx(PLAIN_LAW.d_us, rel=0.30)
@@ -59,28 +59,15 @@ def test_a_server_model_file_keeps_what_calibration_said_of_itself(plain):
     assert set(spec.fit["held_out"]) == {"seed 1", "seed 2", "seed 3", "seed 4"}
 
 
-def test_an_engine_that_plans_ahead_is_recognised_and_its_launch_recovered():
-    """Its gaps and its first tokens cannot be explained by a plain engine; the host's launch comes back."""
-    found = calibrate(
-        captures(AHEAD_LAW, AHEAD_LIMITS), limits=AHEAD_LIMITS, evaluations=110, bootstrap=10, hold_out=False
-    )
-    law = found.spec.law
-    assert found.spec.limits.async_scheduling
-    assert law.a_us == pytest.approx(AHEAD_LAW.a_us, rel=0.05)
-    assert law.b_us == pytest.approx(AHEAD_LAW.b_us, rel=0.12)
-    assert law.launch_us == pytest.approx(AHEAD_LAW.launch_us, rel=0.15)
-    assert found.loss < 0.1
-
-
-def test_refining_never_makes_a_fit_worse_and_keeps_what_is_not_free():
-    """The start is one of the candidates; parameters that are fixed, or 0, stay."""
-    seen = [captured(workload(5, 80, rate=10.0), AHEAD_LAW, AHEAD_LIMITS)]
-    start = start_ahead(fit_law(seen, bootstrap=1).law)
-    before = refine(seen, start, AHEAD_LIMITS, AHEAD, evaluations=1)
-    after = refine(seen, start, AHEAD_LIMITS, AHEAD, evaluations=40)
+def test_refining_never_makes_a_fit_worse_and_keeps_what_is_off():
+    """The start is one of the candidates; parameters that are 0 stay 0."""
+    seen = [captured(workload(5, 80, rate=10.0), PLAIN_LAW, PLAIN_LIMITS)]
+    start = start_of(fit_law(seen, bootstrap=1).law)
+    before = refine(seen, start, PLAIN_LIMITS, evaluations=1)
+    after = refine(seen, start, PLAIN_LIMITS, evaluations=40)
     assert after.loss <= before.loss
-    assert after.law.launch_tail_us == start.launch_tail_us
-    assert refine(seen, PLAIN_LAW, PLAIN_LIMITS, PLAIN, evaluations=10).law.launch_us == 0
+    without = msgspec.structs.replace(start, c_us=0.0)
+    assert refine(seen, without, PLAIN_LIMITS, evaluations=10).law.c_us == 0
 
 
 def test_calibration_is_deterministic():

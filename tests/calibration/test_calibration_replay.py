@@ -12,7 +12,7 @@ from scheduler.calibration.replay import replay
 from scheduler.dispatcher import Dispatcher, DispatcherConfig
 from scheduler.drivers.simulated import Simulation
 from scheduler.request import Request
-from scheduler.server_model.batching import ContinuousBatch
+from scheduler.server_model.build import build_server
 from scheduler.server_model.spec import ServerLimits, StepLaw
 from scheduler.slots import Slots
 from tenants.tenant import Tenant
@@ -23,11 +23,7 @@ laws = st.builds(
     b_us=st.floats(0, 30),
     c_us=st.floats(0, 50),
     d_us=st.floats(0, 0.5),
-    e_us=st.floats(0, 0.01),
     offset_us=st.floats(0, 20_000),
-    launch_us=st.floats(0, 20_000),
-    launch_tail_us=st.floats(0, 3000),
-    launch_idle_us=st.floats(0, 9000),
     offset_per_sequence_us=st.floats(0, 500),
 )
 limits_ = st.builds(
@@ -35,7 +31,7 @@ limits_ = st.builds(
     max_num_seqs=st.integers(1, 8),
     max_num_batched_tokens=st.integers(16, 300),
     kv_tokens=st.sampled_from([None, 400, 1000]),
-    async_scheduling=st.booleans(),
+    speculative_tokens=st.sampled_from([0, 0, 1]),
 )
 
 
@@ -62,10 +58,10 @@ def simulated(load: Observations, law: StepLaw, limits: ServerLimits):
     config = DispatcherConfig(tenants=(Tenant(name="t"),), policy="fifo", backends={"": Slots()})
     Simulation(
         Dispatcher(config),
-        {"": ContinuousBatch(law, limits)},
+        {"": build_server(law, limits)},
         [request(i, int(load.sent_ns[i])) for i in range(begin)],
         outcomes.append,
-        on_gaps=lambda _, values, counts: gaps.extend(np.repeat(values, counts).tolist()),
+        on_gaps=lambda _tenant, values, counts, _tokens=1: gaps.extend(np.repeat(values, counts).tolist()),
         after=after if load.users is not None else None,
         offset_ns=law.offset_ns,
     ).run()
@@ -81,8 +77,8 @@ def simulated(load: Observations, law: StepLaw, limits: ServerLimits):
 @settings(max_examples=60, deadline=None)
 @given(law=laws, limits=limits_, seed=st.integers(0, 10_000), users=st.sampled_from([None, 1, 5]))
 def test_a_replay_gives_the_simulators_times_to_the_nanosecond(law, limits, seed, users):
-    """Every stamp and every gap is the one that the whole simulator gives, in both loops, on both engines, with and without
-    preemption."""
+    """Every stamp and every gap is the one that the whole simulator gives, in both loops, with one token a step and
+    with several, with and without preemption."""
     load = workload(seed, 30, rate=None if users else 40.0, users=users, prompt=60, output=20)
     found = replay(load, law, limits).times
     assert found.gaps_ns is not None

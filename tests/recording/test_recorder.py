@@ -126,6 +126,29 @@ def test_bulk_gaps_of_a_simulator_are_itls_and_inter_chunk_gaps():
         assert recorder.histogram(metric).percentile(99).value_ns == pytest.approx(9 * MS, rel=1e-3)
 
 
+def test_a_chunk_of_k_tokens_in_bulk_is_k_itls_of_a_kth_of_the_gap():
+    """5 gaps of 30 ms before chunks of 3 tokens: 15 ITLs of 10 ms, 5 inter-chunk gaps of 30 ms."""
+    recorder = recorder_of()
+    recorder.on_gaps("chat", np.array([30 * MS]), np.array([5]), 3)
+    itl, chunks = recorder.histogram(Metric.ITL), recorder.histogram(Metric.INTER_CHUNK)
+    assert (itl.count, chunks.count) == (15, 5)
+    assert itl.percentile(50).value_ns == pytest.approx(10 * MS, rel=1e-3)
+    assert chunks.percentile(50).value_ns == pytest.approx(30 * MS, rel=1e-3)
+
+
+def test_scratch_keeps_the_columns_out_of_memory_and_changes_nothing(tmp_path):
+    """Three blocks of rows: the same columns as in memory, no file left to see, and no trace written."""
+    kept, spilt = (Recorder((CHAT, RAG), (0, 20 * S), batch_rows=4096, scratch=where) for where in (None, tmp_path))
+    for number in range(20_000):
+        outcome = finished(number, "chat" if number % 3 else "rag", arrival_ns=number * MS)
+        kept.on_outcome(outcome)
+        spilt.on_outcome(outcome)
+    for name in ("tenant", "arrival_ns", "ttft_ns", "e2e_ns", "output_tokens", "status"):
+        assert np.array_equal(getattr(kept.columns(), name), getattr(spilt.columns(), name)), name
+    assert list(tmp_path.iterdir()) == []
+    assert spilt.close() is None
+
+
 @pytest.mark.parametrize(
     ("tenants", "bound_ms"),
     [

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sched_support import request
 
 from scheduler.server_model.batching import ContinuousBatch
+from scheduler.server_model.build import build_server
 from scheduler.server_model.spec import (
     PRESETS,
     ServerLimits,
@@ -21,16 +23,19 @@ from scheduler.server_model.spec import (
 )
 
 _LAW = StepLaw(a_us=5_000.0, b_us=21.7, c_us=0.35, d_us=0.038)
-_LAUNCHING = StepLaw(a_us=5_000.0, b_us=21.7, c_us=0.35, d_us=0.038, e_us=0.5, launch_us=7_000.0, launch_tail_us=900.0)
 
 
 @dataclass
 class Script:
-    """What happens from outside: (instant ns, kind, id, prompt, output, priority), in order of time."""
+    """What happens from outside: (instant ns, kind, id, prompt, output, priority), in order of time. ``blocks``: names of
+    the blocks, of 4 tokens, at the front of each prompt."""
 
     limits: ServerLimits
     happenings: list[tuple[int, str, int, int, int, int]]
-    law: StepLaw = _LAW
+    blocks: dict[int, tuple[int, ...]] = field(default_factory=dict)
+
+    def server(self) -> ContinuousBatch:
+        return build_server(_LAW, self.limits, 4)
 
 
 @dataclass
@@ -41,6 +46,7 @@ class Seen:
     last_ps: dict[int, int] = field(default_factory=dict)
     aborted: dict[int, int] = field(default_factory=dict)
     preemptions: dict[int, int] = field(default_factory=dict)
+    cached: dict[int, int | None] = field(default_factory=dict)
     clock_ps: int = 0
     steps: int = 0
 
@@ -56,7 +62,7 @@ def run_single(script: Script) -> Seen:
 
 
 def _run(script: Script, *, single: bool) -> Seen:
-    model, seen = ContinuousBatch(script.law, script.limits), Seen()
+    model, seen = script.server(), Seen()
     happenings = list(script.happenings)
     now_ns = 0
     while True:
@@ -65,14 +71,14 @@ def _run(script: Script, *, single: bool) -> Seen:
             if not happenings:
                 break
             now_ns = max(now_ns, happenings[0][0])
-            _happen(model, happenings, now_ns, seen)
+            _happen(script, model, happenings, now_ns, seen)
             continue
         steps = 1 if single else plan.steps
         # What comes during a run may take effect at the end of the step in which it comes.
         while happenings and happenings[0][0] < plan.end_ns(steps):
             at_ns = happenings[0][0]
             steps = min(steps, plan.steps_until(at_ns))
-            _happen(model, happenings, at_ns, seen)
+            _happen(script, model, happenings, at_ns, seen)
         result = model.commit(steps)
         seen.steps += steps
         now_ns = result.end_ns
@@ -81,18 +87,21 @@ def _run(script: Script, *, single: bool) -> Seen:
         for sequence in result.finished:
             seen.last_ps[sequence.id] = sequence.last_ps
             seen.preemptions[sequence.id] = sequence.preemptions
+            seen.cached[sequence.id] = sequence.cached_tokens
         seen.clock_ps = plan.end_ps(steps)
         # What comes at the very end of a step comes after it.
         while happenings and happenings[0][0] <= now_ns:
-            _happen(model, happenings, now_ns, seen)
+            _happen(script, model, happenings, now_ns, seen)
     return seen
 
 
-def _happen(model: ContinuousBatch, happenings: list, now_ns: int, seen: Seen) -> None:
+def _happen(script: Script, model: ContinuousBatch, happenings: list, now_ns: int, seen: Seen) -> None:
     while happenings and happenings[0][0] <= now_ns:
         _, kind, number, prompt, output, priority = happenings.pop(0)
         if kind == "admit":
-            model.admit(request(number, "a", now_ns, prompt, output, priority=priority), now_ns, output)
+            blocks = script.blocks.get(number, ())
+            what = request(number, "a", now_ns, prompt, output, priority=priority, prefix_blocks=blocks)
+            model.admit(what, now_ns, output)
         else:
             tokens = model.tokens_of(number, now_ns)
             if model.abort(number) is not None:
@@ -101,26 +110,36 @@ def _happen(model: ContinuousBatch, happenings: list, now_ns: int, seen: Seen) -
 
 @st.composite
 def scripts(draw, *, aborts: bool = True) -> Script:
-    kv = draw(st.sampled_from([None, 64, 90, 150, 400]))
+    drafts = draw(st.sampled_from([0, 0, 0, 1, 3]))
+    kv = draw(st.sampled_from([None, 67, 90, 150, 400]))
     seqs = draw(st.integers(1, 8))
     limits = ServerLimits(
         max_num_seqs=seqs,
-        max_num_batched_tokens=draw(st.integers(seqs, 80)),
+        max_num_batched_tokens=draw(st.integers(seqs * (1 + drafts), 80)),
         kv_tokens=kv,
         priority_queue=draw(st.booleans()),
-        async_scheduling=draw(st.booleans()),
+        prefix_cache=draw(st.booleans()),
+        speculative_tokens=drafts,
+        speculative_acceptance=draw(st.sampled_from([0.0, 0.6, 1.0])),
     )
-    happenings = []
+    families = st.builds(
+        lambda family, shared, own: tuple(100 * family + i for i in range(shared)) + own,
+        st.integers(1, 2),
+        st.integers(0, 9),
+        st.lists(st.integers(1000, 1002), max_size=2, unique=True).map(tuple),
+    )
+    happenings, blocks = [], {}
     at_ns = 0
     for number in range(draw(st.integers(1, 14))):
         at_ns += draw(st.integers(0, 60_000_000))
         prompt = draw(st.integers(1, 40))
         output = draw(st.integers(1, 24))
+        blocks[number] = draw(families)[: -(-prompt // 4)]
         happenings.append((at_ns, "admit", number, prompt, output, draw(st.integers(0, 2))))
         if aborts and draw(st.integers(0, 3)) == 0:
             happenings.append((at_ns + draw(st.integers(0, 200_000_000)), "abort", number, 0, 0, 0))
     order = sorted(happenings, key=lambda h: (h[0], h[1] != "admit"))
-    return Script(limits, order, draw(st.sampled_from([_LAW, _LAUNCHING])))
+    return Script(limits, order, blocks)
 
 
 _PROFILE = settings(max_examples=250, deadline=None, derandomize=True, database=None)
@@ -148,10 +167,11 @@ def test_the_random_workloads_do_preempt():
 @_PROFILE
 @given(script=scripts())
 def test_no_limit_is_ever_broken(script):
-    """KV, sequences and the token budget of every step; each request gets exactly its tokens, one a step while it decodes."""
+    """KV, sequences and the token budget of every step; each request gets exactly its tokens, one a step while it decodes (with
+    drafts, 1 to k + 1)."""
     limits = script.limits
     kv_limit = limits.kv_tokens or 1 << 60
-    model = ContinuousBatch(script.law, limits)
+    model = script.server()
     happenings = list(script.happenings)
     wanted = {h[2]: h[4] for h in happenings if h[1] == "admit"}
     prompts = {h[2]: h[3] for h in happenings if h[1] == "admit"}
@@ -165,7 +185,7 @@ def test_no_limit_is_ever_broken(script):
             if not happenings:
                 break
             now_ns = max(now_ns, happenings[0][0])
-            _happen(model, happenings, now_ns, gone)
+            _happen(script, model, happenings, now_ns, gone)
             continue
         assert model.running <= limits.max_num_seqs
         held = model.kv_tokens
@@ -177,19 +197,21 @@ def test_no_limit_is_ever_broken(script):
         assert chunks + decoded <= limits.max_num_batched_tokens
         assert held + chunks + decoded <= kv_limit, "what the batch holds and what the step adds fit into the cache"
         for number, count in result.emitted.items():
-            assert count == 1
-            tokens[number] += 1
+            assert 1 <= count <= limits.tokens_a_step
+            tokens[number] += count
         for sequence, count in result.prefilled:
             prefilled[sequence.id] += count
         for sequence in result.finished:
             assert tokens[sequence.id] == wanted[sequence.id]
+            found = sequence.cached_tokens or 0
+            assert (sequence.cached_tokens is None) is not limits.prefix_cache
             if sequence.preemptions == 0:
-                assert prefilled[sequence.id] == prompts[sequence.id]
-            else:
+                assert prefilled[sequence.id] == prompts[sequence.id] - found
+            elif not limits.prefix_cache:
                 assert prefilled[sequence.id] > prompts[sequence.id], "what was preempted is computed again"
             done.add(sequence.id)
         if happenings and happenings[0][0] <= now_ns:
-            _happen(model, happenings, now_ns, gone)
+            _happen(script, model, happenings, now_ns, gone)
     assert done | set(gone.aborted) == set(wanted), "every request ends"
     assert model.kv_tokens == model.running == model.waiting == 0
 
@@ -277,3 +299,32 @@ def test_a_server_model_file_is_read_back(tmp_path):
         decode_server_model(newer, where="here")
     with pytest.raises(ServerModelError, match="a_us"):
         decode_server_model(encode_server_model(spec).replace(str(spec.law.a_us).encode(), b"0.0"), where="here")
+
+
+@pytest.mark.parametrize(
+    ("part", "term", "on", "off"),
+    [
+        ("law", "e_us", 0.5, 0.0),
+        ("law", "launch_us", 13_000.0, 0.0),
+        ("law", "launch_tail_us", 900.0, 0.0),
+        ("law", "launch_idle_us", 7_000.0, 0),
+        ("limits", "async_scheduling", True, False),
+    ],
+)
+def test_a_file_with_terms_of_earlier_versions_is_read_while_they_are_off(part, term, on, off):
+    """A retired term that is off changes nothing; one that is on is refused by its name and with what to do."""
+    spec = PRESETS["h200-llama-8b"]
+    data = msgspec.to_builtins(spec)
+    data[part][term] = off
+    assert decode_server_model(msgspec.json.encode(data), where="old.json") == spec
+    data[part][term] = on
+    with pytest.raises(ServerModelError, match=rf"old\.json: {part}\.{term} is .* calibrate again"):
+        decode_server_model(msgspec.json.encode(data), where="old.json")
+
+
+def test_a_file_with_a_term_that_never_was_is_refused():
+    """What nobody knows is not ignored."""
+    data = msgspec.to_builtins(PRESETS["h200-llama-8b"])
+    data["law"]["f_us"] = 0.0
+    with pytest.raises(ServerModelError, match="f_us"):
+        decode_server_model(msgspec.json.encode(data), where="odd.json")

@@ -125,6 +125,7 @@ class _ChangesAt:
     """Another policy at ``at_ns``; asked every half second."""
 
     period_ns = S // 2
+    reads_waiting = False
 
     def __init__(self, at_ns: int, policy: str) -> None:
         self._change = PolicyChanged(at_ns, policy, {})

@@ -1,4 +1,4 @@
-"""The step log: a tenant's inter-token gaps, counted in bulk, add up to what its requests show from first to last token."""
+"""A tenant's inter-token gaps, counted in bulk, add up to what its requests show from first to last token."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sched_support import MS, dispatcher, request, tenant
 
-from scheduler.drivers import replica
+from scheduler import gap_log
 from scheduler.drivers.simulated import Simulation
-from scheduler.server_model.batching import ContinuousBatch
+from scheduler.server_model.build import build_server
 from scheduler.server_model.spec import ServerLimits, StepLaw
 from scheduler.steplog import StepLog
 
@@ -25,25 +25,30 @@ def _gaps(arrivals, limits, flush_steps=1 << 16, **options):
     totals: dict[str, int] = defaultdict(int)
     outcomes: list = []
 
-    def on_gaps(name, gaps_ns, times):
+    def on_gaps(name, gaps_ns, times, tokens=1):
         assert (times > 0).all()
-        counts[name] += int(times.sum())
+        assert 1 <= tokens <= limits.tokens_a_step
+        counts[name] += int(times.sum()) * tokens
         totals[name] += int((gaps_ns * times).sum())
 
     core = dispatcher([tenant("a"), tenant("b")], "wfq", sequences=None, **options)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(replica, "StepLog", lambda hand_over: StepLog(hand_over, flush_steps))
-        Simulation(core, {"a": ContinuousBatch(_LAW, limits)}, arrivals, outcomes.append, on_gaps=on_gaps).run()
+        patch.setattr(gap_log, "StepLog", lambda hand_over: StepLog(hand_over, flush_steps))
+        patch.setattr(gap_log, "_FLUSH_ENTRIES", flush_steps)
+        Simulation(core, {"a": build_server(_LAW, limits)}, arrivals, outcomes.append, on_gaps=on_gaps).run()
     return outcomes, counts, totals
 
 
 @st.composite
 def _workloads(draw, *, cancels: bool):
     seqs = draw(st.integers(1, 6))
+    drafts = draw(st.sampled_from([0, 0, 1, 3]))
     limits = ServerLimits(
         max_num_seqs=seqs,
-        max_num_batched_tokens=draw(st.integers(seqs, 60)),
-        kv_tokens=draw(st.sampled_from([None, 64, 64, 100])),
+        max_num_batched_tokens=draw(st.integers(seqs * (1 + drafts), 60)),
+        kv_tokens=draw(st.sampled_from([None, 67, 67, 100])),
+        speculative_tokens=drafts,
+        speculative_acceptance=draw(st.sampled_from([0.0, 0.6, 1.0])),
     )
     at_ns, arrivals = 0, []
     for number in range(draw(st.integers(1, 14))):
@@ -65,7 +70,8 @@ def _workloads(draw, *, cancels: bool):
 @settings(max_examples=200, deadline=None, derandomize=True, database=None)
 @given(workload=_workloads(cancels=False), flush_steps=st.sampled_from([1, 3, 1 << 16]))
 def test_gaps_add_up_also_over_preemptions(workload, flush_steps):
-    """Number of gaps = sum(tokens - 1), sum of gaps = sum(last - first) within a rounding of 1 ns a gap; at any flush size."""
+    """Number of gaps = sum(tokens - 1), sum of gaps = sum(last - first) within a rounding of 1 ns a gap; at any flush size,
+    and whether a step gives one token or several."""
     limits, arrivals = workload
     outcomes, counts, totals = _gaps(arrivals, limits, flush_steps)
     assert len(outcomes) == len(arrivals)
@@ -92,7 +98,7 @@ def test_a_preempted_sequence_shows_its_pause_as_one_gap():
     arrivals = [request(n, "a", 0, 20, 24) for n in range(3)]
     seen: list[int] = []
     core = dispatcher([tenant("a"), tenant("b")], sequences=None)
-    model = ContinuousBatch(_LAW, ServerLimits(max_num_seqs=4, max_num_batched_tokens=64, kv_tokens=64))
+    model = build_server(_LAW, ServerLimits(max_num_seqs=4, max_num_batched_tokens=64, kv_tokens=64))
     outcomes: list = []
 
     def on_gaps(_, gaps_ns, times):

@@ -1,0 +1,131 @@
+"""Replicas, the prefix cache and policies together, on a public trace with block hashes and on a scenario."""
+
+from __future__ import annotations
+
+import io
+import json
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from dataclasses import replace
+
+import pytest
+
+from lmperf.__main__ import main
+from lmperf.scenario.load import load_scenario
+from lmperf.wiring.captured import any_trace, captured_run
+from lmperf.wiring.offline import as_captured, policy_choices
+from lmperf.wiring.saturation import resolve_with_saturation
+from lmperf.wiring.what_if import apply, parse_what_if
+from loadgen.offline.replicas import ReplicatedJob, record_replicated
+from scheduler.server_model.spec import ServerLimits, ServerModelSpec, StepLaw, encode_server_model
+
+_SERVER = ServerModelSpec(
+    name="small",
+    law=StepLaw(a_us=5_000.0, b_us=20.0, c_us=1.0, d_us=0.04),
+    limits=ServerLimits(max_num_seqs=16, max_num_batched_tokens=8_192, kv_tokens=200_000),
+)
+_PREFIX, _TOKENS = 6, 4_000
+
+
+@pytest.fixture
+def trace(tmp_path):
+    """60 requests of 4,000 tokens, ten a second; three families, each with 6 blocks of 512 tokens in common."""
+    lines = [
+        json.dumps(
+            {
+                "timestamp": 100 * n,
+                "input_length": _TOKENS,
+                "output_length": 20,
+                "hash_ids": [100 * (n % 3) + i for i in range(_PREFIX)] + [1_000 + 2 * n, 1_001 + 2 * n],
+            }
+        )
+        for n in range(60)
+    ]
+    path = tmp_path / "mooncake.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    (tmp_path / "server.json").write_bytes(encode_server_model(_SERVER))
+    return path
+
+
+def _outcomes(trace, policy, *sets):
+    captured = captured_run(trace, recorded=False)
+    changed = apply(parse_what_if(list(sets), captured), captured, _SERVER)
+    (choice,) = policy_choices(policy)
+    cell = replace(as_captured(changed.captured, changed.server, choice), growth=changed.growth)
+    return record_replicated(ReplicatedJob(cell=cell, replicas=changed.replicas)).columns()
+
+
+@pytest.mark.parametrize("policy", ["fifo", "wfq", "drr", "vtc", "edf", "slo_aware", "committed"])
+def test_a_prefix_is_prefilled_once_on_every_replica(trace, policy):
+    """With the cache on, TTFT falls by the blocks that are found; on two replicas each has to compute them itself."""
+    mean = {}
+    for sets in ((), ("server.prefix_cache=true",), ("server.prefix_cache=true", "replicas=2")):
+        columns = _outcomes(trace, policy, *sets)
+        assert len(columns) == 60
+        mean[sets] = float(columns.ttft_ns.mean())
+    off, on, replicated = mean.values()
+    assert on < 0.7 * off
+    assert replicated < off
+
+
+def test_names_stand_for_the_traces_own_blocks(trace):
+    """6 shared blocks of 512 tokens: all but the first of a family find 3,072 of 4,000 tokens."""
+    assert any_trace(trace).metadata.prefix_block_tokens == 512
+    assert captured_run(trace, recorded=False).recipe.block_tokens == 512
+
+
+def test_the_command_takes_all_of_it_at_once(trace, tmp_path):
+    """One report: replicas, the cache and drafts, under two policies."""
+    out, err = io.StringIO(), io.StringIO()
+    sets = (
+        "server.prefix_cache=true",
+        "server.speculative_tokens=3",
+        "server.speculative_acceptance=0.6",
+        "replicas=2",
+    )
+    flags = [argument for one in sets for argument in ("--set", one)]
+    with chdir(tmp_path), redirect_stdout(out), redirect_stderr(err):
+        code = main(
+            [
+                *("simulate", str(trace), "--server-model", "server.json", "--quiet", "--policies", "fifo,wfq"),
+                *("--processes", "1", "--output-dir", "r", *flags),
+            ]
+        )
+    assert int(code) == 0, err.getvalue()
+    assert json.loads((tmp_path / "r/comparison.json").read_text())["what_if"] == ", ".join(sets)
+
+
+_SCENARIO = """
+version: 1
+name: shared-prefix
+duration_s: 20
+backend: {kind: emulated, limits: {kv_tokens: 300000}}
+load: {baseline: 0.6, raised: 1.2, noisy: b}
+tenants:
+  a: {load: 0.3, shared_prefix_tokens: 3000, prompt: 200, output: 20, slo: {ttft_ms: 500, attainment: 0.99}}
+  b: {load: 0.3, prompt: 500, output: 20, slo: {ttft_ms: 5000, attainment: 0.99}}
+"""
+
+
+def _simulate(folder, *sets):
+    out, err = io.StringIO(), io.StringIO()
+    flags = [argument for one in sets for argument in ("--set", one)]
+    with chdir(folder), redirect_stdout(out), redirect_stderr(err):
+        code = main(["simulate", "s.yaml", "--policies", "fifo", "--seeds", "1", "--quiet", "--processes", "1", *flags])
+    return int(code), err.getvalue()
+
+
+def test_a_scenario_takes_the_limits_by_set(tmp_path):
+    """``backend.limits.prefix_cache`` and drafts raise the saturation that loads are fractions of; limits that leave no room
+    for drafts are refused with the figures."""
+    (tmp_path / "s.yaml").write_text(_SCENARIO)
+    cached, drafts = "backend.limits.prefix_cache=true", "backend.limits.speculative_tokens=3"
+    found = [
+        resolve_with_saturation(load_scenario(tmp_path / "s.yaml", overrides=sets)).saturation
+        for sets in ((), (cached,), (cached, drafts))
+    ]
+    assert found[0] * 1.5 < found[1] < found[2]
+    code, words = _simulate(tmp_path, cached, drafts)
+    assert code == 0, words
+    code, words = _simulate(tmp_path, "backend.limits.speculative_tokens=300")
+    assert code == 104
+    assert "times 301" in words
