@@ -1,10 +1,11 @@
 """Whether memory grows with a run: the resident set of the whole command after 10% and at 100% of many short requests.
 
-    python -m benchmarks.client_memory [--requests 100000 | --full] [--concurrency 32]
+    python -m benchmarks.client_memory [--requests 100000 | --full] [--concurrency 32 | --results-only]
 
 A closed loop of one-token answers against the fast server, as fast as both go. ``--full`` is 1,000,000 requests. The
 resident set is sampled while the server counts what it has received; *peak* is the operating system's own figure for
-the child and includes the writing of the results after the last answer.
+the child and includes the writing of the results after the last answer. ``--results-only`` measures that stage alone,
+with synthetic rows (:mod:`benchmarks.result_memory`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks import result_memory
 from benchmarks.client_harness import INVALID, RSS_UNIT, BenchError, FastServer, child_environment, machine
 
 _SAMPLE_S = 0.25
@@ -97,8 +99,17 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=100_000)
     parser.add_argument("--full", action="store_true", help="1,000,000 requests")
     parser.add_argument("--concurrency", type=int, default=32)
+    parser.add_argument(
+        "--results-only", action="store_true", help="only what follows the last answer, without a server"
+    )
     args = parser.parse_args()
     requests = 1_000_000 if args.full else args.requests
+    if args.results_only:
+        print(f"{requests:,} synthetic requests of 8 tokens, 2 tenants; {machine()}", flush=True)
+        for name, stage in result_memory.measure(requests).items():
+            before = f", {stage.before:.0f} MiB when the last row was recorded" if stage.before else ""
+            print(f"{name}: peak {stage.peak:.0f} MiB{before}, {stage.seconds:.1f} s")
+        return
     print(f"{requests:,} one-token requests, {args.concurrency} users; {machine()}", flush=True)
     memory = measure(requests, args.concurrency)
     print(f"{memory.requests_per_s:,.0f} requests/s")

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,52 +24,38 @@ from numpy.typing import NDArray
 
 from loadgen.recording.feed import HistogramFeed
 from loadgen.recording.histograms import HistogramSet
+from loadgen.recording.lateness import Lateness, lateness_bound_ns, lateness_of
 from loadgen.recording.series import Series, series_of
-from loadgen.recording.stamps import ABSENT, columns_of, gaps_of, measure, stamps_of, with_max_itl
+from loadgen.recording.stamps import (
+    ABSENT,
+    Gaps,
+    Stamps,
+    columns_of,
+    gaps_of,
+    in_order,
+    measure,
+    stamps_of,
+    with_max_itl,
+)
 from loadgen.recording.store import Store
-from loadgen.trace.encode import stamps_in_order
+from loadgen.recording.stored import columns_of_store
+from loadgen.trace.parts import TraceFile
 from loadgen.trace.reader import Trace
 from loadgen.trace.schema import TraceMetadata
 from loadgen.trace.writer import Merged, RowWriter, merge_rows
-from scheduler.request import Outcome, Status
-from tenants.measures.columns import UNDEFINED, Columns, Int64s, StatusCode
+from scheduler.request import Outcome
+from tenants.measures.columns import Columns, StatusCode
 from tenants.measures.histogram import Histogram
-from tenants.measures.percentile import PercentileValue, percentile
 from tenants.slo import Metric
 from tenants.tenant import Tenant
 
-LATENESS_FLOOR_NS = 5_000_000
-LATENESS_SHARE_OF_TTFT = 0.05
 OTHER_TENANTS = "(other)"
 
-_STALLED = frozenset((Status.FAILED, Status.TIMED_OUT, Status.UNFINISHED))
+_STALLED = (StatusCode.FAILED, StatusCode.TIMED_OUT, StatusCode.UNFINISHED)
 _MAX_UNKNOWN_TENANTS = 1000
 _FLUSH_NS = 2_000_000_000
 _BATCH_CHUNKS = 2048
 _NO_FLUSH_NS = 2**63 - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Lateness:
-    """The generator's own lateness over the window, and the bound above which a run is invalid: max(5 ms, 5% of the
-    tightest TTFT limit).
-    """
-
-    p50: PercentileValue
-    p99: PercentileValue
-    max_ns: int | None
-    bound_ns: int
-
-    @property
-    def within_bound(self) -> bool:
-        return self.p99.value_ns is None or self.p99.value_ns <= self.bound_ns
-
-
-def lateness_bound_ns(tenants: Sequence[Tenant]) -> int:
-    """The largest P99 of own lateness of a valid run with these tenants."""
-    limits = [o.limit_ns for t in tenants for o in t.slo.objectives if o.metric is Metric.TTFT]
-    limits += [t.slo.ttft_ns for t in tenants if t.slo.ttft_ns is not None]
-    return max(LATENESS_FLOOR_NS, int(LATENESS_SHARE_OF_TTFT * min(limits, default=0)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,21 +142,35 @@ class Recorder:
             return
         if self._writer is not None:
             self._writer.write(outcomes)
-        stamps = stamps_of(outcomes, self._code)
-        gaps = gaps_of(outcomes)
+        errors = [None if outcome.error_class is None else outcome.error_class.value for outcome in outcomes]
+        self._take(stamps_of(outcomes, self._code), gaps_of(outcomes), errors)
+
+    def take(self, rows: Trace) -> None:
+        """Take in rows that are on disk already (they are not written again)."""
+        self.flush()
+        codes = np.array([self._code(name) for name in rows.tenants], dtype=np.int32)
+        stamps = rows.stamps()
+        stamps = replace(stamps, tenant=codes[stamps.tenant], prompt_tokens=np.maximum(stamps.prompt_tokens, 0))
+        self._take(stamps, rows.gaps(), rows.values("error_class"))
+
+    def _take(self, stamps: Stamps, gaps: Gaps, errors: Sequence[str | None]) -> None:
+        """``errors``: the class of each row's error."""
         measures = measure(stamps, with_max_itl(stamps, gaps))
         start, end = self.window_ns
         in_window = (stamps.arrival >= start) & (stamps.arrival < end)
         counted = in_window & (stamps.status != StatusCode.CANCEL_PLANNED)
         self._store.append(stamps, measures, in_window)
-        self._count_errors(outcomes, counted)
+        for code, error, counts in zip(stamps.tenant.tolist(), errors, counted.tolist(), strict=True):
+            if counts and error is not None:
+                self._errors[code, error] += 1
+        self._disordered += int((~in_order(stamps)).sum())
         reached = (stamps.sent != ABSENT) | (stamps.dispatched != ABSENT)
         self._sent.update(stamps.tenant[in_window & reached].tolist())
         ok = stamps.status == StatusCode.OK
         rows = columns_of(stamps, measures, self.names, in_window).select(counted)
         self._feed.add(rows, measures.lateness[counted])
         self._feed.add_gaps(gaps, stamps.tenant, ok, counted)
-        self._record_open_gaps(outcomes, stamps.tenant, counted & ~ok)
+        self._record_open_gaps(stamps, counted)
 
     def close(self, metadata: TraceMetadata | None = None) -> Merged | None:
         """Take in the rest, close the rows and merge them into ``requests.parquet`` (None without a run folder).
@@ -223,9 +223,11 @@ class Recorder:
             self.invalidate(reason)
 
     def columns(self) -> Columns:
-        """Every row so far, as the measures read them."""
+        """Every row so far, as the measures read them; of a long run with a folder each column is read when it is
+        asked for.
+        """
         self.flush()
-        return self._store.columns(self.names)
+        return columns_of_store(self._store, self.names)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -266,15 +268,8 @@ class Recorder:
     def lateness(self) -> Lateness:
         """The generator's own lateness over the window."""
         self.flush()
-        counted = self._store.column("in_window")
-        values: Int64s = self._store.column("lateness")[counted]
-        known = values[values != UNDEFINED]
-        return Lateness(
-            p50=percentile(values, 50.0),
-            p99=percentile(values, 99.0),
-            max_ns=int(known.max()) if len(known) else None,
-            bound_ns=lateness_bound_ns(self.tenants),
-        )
+        values = self._store.column("lateness", mask=self._store.column("in_window"))
+        return lateness_of(values, lateness_bound_ns(self.tenants))
 
     def invalidate(self, reason: str) -> None:
         """Mark the run invalid for a reason seen elsewhere (a saturated CPU, an embedded server that fell behind)."""
@@ -310,33 +305,23 @@ class Recorder:
             code = self._codes.setdefault(tenant, len(self._codes))
         return code
 
-    def _count_errors(self, outcomes: Sequence[Outcome], counted: NDArray[np.bool_]) -> None:
-        for outcome, counts in zip(outcomes, counted.tolist(), strict=True):
-            if counts and outcome.error_class is not None:
-                self._errors[self._code(outcome.request.tenant), outcome.error_class.value] += 1
-            self._disordered += not stamps_in_order(outcome)
-
-    def _record_open_gaps(
-        self, outcomes: Sequence[Outcome], tenant: NDArray[np.int32], failed: NDArray[np.bool_]
-    ) -> None:
+    def _record_open_gaps(self, stamps: Stamps, counted: NDArray[np.bool_]) -> None:
         """A stream that stalled until it was given up has a gap that never ended; leaving it out would flatter the
         ITL.
         """
-        for row in np.flatnonzero(failed).tolist():
-            outcome = outcomes[row]
-            if outcome.status in _STALLED and outcome.last_token_ns is not None:
-                age_ns = outcome.ended_ns - outcome.last_token_ns
-                for metric in (Metric.INTER_CHUNK, Metric.ITL):
-                    self._histograms.record_open_gap(metric, int(tenant[row]), age_ns)
+        open_ = counted & np.isin(stamps.status, _STALLED) & (stamps.last != ABSENT)
+        for row in np.flatnonzero(open_).tolist():
+            age_ns = int(stamps.ended[row] - stamps.last[row])
+            for metric in (Metric.INTER_CHUNK, Metric.ITL):
+                self._histograms.record_open_gap(metric, int(stamps.tenant[row]), age_ns)
 
 
-def record_trace(trace: Trace, tenants: Sequence[Tenant]) -> Recorder:
+def record_trace(trace: TraceFile | Trace, tenants: Sequence[Tenant], *, scratch: Path | None = None) -> Recorder:
     """A recorder fed with the rows of a finished run, e.g. one that was killed before its summary. The window is the
-    trace's, else all arrivals.
+    trace's, else all arrivals. ``scratch``: as in :class:`Recorder`. Raises TraceError.
     """
-    window = trace.metadata.window_ns or (0, int(trace.ints("arrival_ns").max(initial=0)) + 1)
-    recorder = Recorder(tenants, window, metadata=trace.metadata)
-    for outcome in trace.outcomes():
-        recorder.on_outcome(outcome)
-    recorder.flush()
+    window = trace.metadata.window_ns or (0, trace.last_arrival_ns + 1)
+    recorder = Recorder(tenants, window, metadata=trace.metadata, scratch=scratch)
+    for part in (trace,) if isinstance(trace, Trace) else trace.parts():
+        recorder.take(part)
     return recorder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,9 @@ from lmperf.exit_codes import ExitCode
 from lmperf.scenario.faults import ScenarioError
 from loadgen.trace.convert import convert
 from loadgen.trace.errors import TraceError
+from loadgen.trace.parts import TraceFile
 from loadgen.trace.public import access_log
 from loadgen.trace.read import is_own, read_any
-from loadgen.trace.reader import Trace, read_trace
 from loadgen.trace.rows import TraceRows
 from loadgen.trace.tenant_rule import TenantRule
 from loadgen.trace.transform import describe, scale, slice_rows, slice_time
@@ -90,9 +91,9 @@ def _with_tenants(rows: TraceRows, rule: str | None) -> TraceRows:
 
 def _inspect(path: Path) -> None:
     console = results_console()
-    if is_own(path):
-        _say_header(console, read_trace(path))
     facts = describe(read_any(path))
+    if is_own(path):
+        _say_header(console, TraceFile(path))
     rate, cv = facts["rate_per_s"], facts["gap_cv"]
     console.print(
         f"{facts['source']} trace, {facts['load_mode']} loop: {facts['requests']:,} requests in {facts['duration_s']:,.1f} s"
@@ -111,13 +112,13 @@ def _inspect(path: Path) -> None:
     console.print(_tenants(facts["tenants"]))
 
 
-def _say_header(console: Console, trace: Trace) -> None:
+def _say_header(console: Console, trace: TraceFile) -> None:
     metadata = trace.metadata
     queue = f"policy {metadata.policy}" if metadata.queueing == "policy" else "queueing: target"
-    statuses = trace.values("status")
-    counts = ", ".join(f"{statuses.count(status):,} {status}" for status in dict.fromkeys(statuses))
+    statuses = Counter(status for part in trace.narrow("status") for status in part.values("status"))
+    counts = ", ".join(f"{count:,} {status}" for status, count in statuses.items())
     if metadata.kind == "imported" and set(statuses) == {"unfinished"}:
-        counts = f"{len(statuses):,} arrivals, no latencies recorded"
+        counts = f"{len(trace):,} arrivals, no latencies recorded"
     known = metadata.slots or {}
     slots = slots_text(known.get("sequences"), known.get("prefill_tokens"))
     console.print(f"{metadata.kind} run, {queue}, slots {slots}: {counts or 'no rows'}", soft_wrap=True)

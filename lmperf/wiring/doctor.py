@@ -17,7 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from lmperf.exit_codes import ExitCode
-from loadgen.recorder import LATENESS_FLOOR_NS
+from loadgen.recording.lateness import LATENESS_FLOOR_NS
 
 SPARE_FILES = 64
 """Descriptors beside the connections: the log, rows, results, the event loop's own."""

@@ -9,6 +9,7 @@ from lmperf.scenario.load import scenario_from_text
 from lmperf.scenario.plan import Plan
 from lmperf.scenario.resolve import resolve
 from loadgen.trace.errors import TraceError
+from loadgen.trace.parts import TraceFile
 from loadgen.trace.reader import Trace
 from tenants.tenant import Tenant
 
@@ -16,7 +17,7 @@ _ANY_SATURATION = 10_000.0
 """A resolved scenario states its saturation, or its rates; then this figure decides nothing."""
 
 
-def header_plan(trace: Trace) -> Plan | None:
+def header_plan(trace: TraceFile | Trace) -> Plan | None:
     """The plan of the captured run; None for a trace without one (imported). Raises TraceError."""
     text = trace.metadata.scenario
     if text is None:
@@ -28,7 +29,7 @@ def header_plan(trace: Trace) -> Plan | None:
         raise TraceError(trace.path, f"the scenario in its header cannot be used: {error}") from error
 
 
-def header_tenants(trace: Trace, plan: Plan | None) -> tuple[Tenant, ...]:
+def header_tenants(trace: TraceFile | Trace, plan: Plan | None) -> tuple[Tenant, ...]:
     """The tenants of the plan, then those that only the rows name."""
     planned = () if plan is None else tuple(each.tenant for each in plan.tenants)
     names = {tenant.name for tenant in planned}

@@ -16,7 +16,7 @@ from loadgen.recorder import record_trace
 from loadgen.report.curves import curves_of
 from loadgen.report.render import write_report
 from loadgen.summary.files import SUMMARY_JSON, read_summary
-from loadgen.trace.reader import Trace, read_trace
+from loadgen.trace.parts import TraceFile
 from loadgen.trace.writer import ROWS_DIR, merge_rows
 
 _LOST = (
@@ -33,8 +33,8 @@ def is_finished(directory: Path) -> bool:
 def render_again(directory: Path) -> Path:
     """``report.html`` of a finished run, from its summary and its trace. Raises SummaryError or TraceError."""
     summary = read_summary(directory)
-    trace = read_trace(directory)
-    recorder = record_trace(trace, header_tenants(trace, header_plan(trace)))
+    trace = TraceFile(directory)
+    recorder = record_trace(trace, header_tenants(trace, header_plan(trace)), scratch=directory)
     return write_report(directory, summary, curves=curves_of(recorder))
 
 
@@ -43,23 +43,19 @@ def rescue(directory: Path) -> RunResult:
     dropped: tuple[str, ...] = ()
     if any((directory / ROWS_DIR).glob("*.arrow")):
         dropped = merge_rows(directory, keep=True).dropped
-    trace = read_trace(directory)
+    trace = TraceFile(directory)
     metadata = trace.metadata
     if metadata.end_ns is None:
-        ended_ns = _last_end_ns(trace)
+        ended_ns = trace.last_end_ns + 1
         planned = metadata.window_ns
         window = None if planned is None else window_as_run(planned, cut_ns=ended_ns, ended_ns=ended_ns)
         metadata = msgspec.structs.replace(metadata, end_ns=ended_ns, window_ns=window)
         if any((directory / ROWS_DIR).glob("*.arrow")):
             merge_rows(directory, metadata=metadata, keep=True)
-            trace = read_trace(directory)
+            trace = TraceFile(directory)
         else:
-            trace = Trace(trace.path, metadata, trace.table)
+            trace = trace.with_metadata(metadata)
     plan = header_plan(trace)
-    recorder = record_trace(trace, header_tenants(trace, plan))
+    recorder = record_trace(trace, header_tenants(trace, plan), scratch=directory)
     lost = tuple(f"rows: {line}" for line in dropped)
     return write_results(recorder, plan, metadata=metadata, directory=directory, warnings=(_LOST, *lost))
-
-
-def _last_end_ns(trace: Trace) -> int:
-    return int(trace.stamps().ended.max(initial=0)) + 1

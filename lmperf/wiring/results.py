@@ -18,7 +18,7 @@ from loadgen.summary.build import DEFAULT_PERCENTILES, summarise
 from loadgen.summary.files import write_summary
 from loadgen.summary.schema import Summary
 from loadgen.summary.target import target_failed
-from loadgen.trace.reader import read_trace
+from loadgen.trace.parts import TraceFile
 from loadgen.trace.schema import TraceMetadata
 from tenants.slo import Metric
 from tenants.thresholds import ThresholdResult
@@ -111,7 +111,7 @@ def write_results(
             for metric in (Metric.ITL, Metric.INTER_CHUNK)
             if metadata.kind == "simulated"
         }
-        write_hlogs(read_trace(directory), directory, bulk=bulk)
+        write_hlogs(TraceFile(directory), directory, bulk=bulk)
         from loadgen.report.curves import curves_of  # noqa: PLC0415 (templates and plots: not before the results)
         from loadgen.report.render import write_report  # noqa: PLC0415
 

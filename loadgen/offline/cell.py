@@ -25,7 +25,7 @@ from scheduler.server_model.spec import ServerModelSpec
 from scheduler.slots import Slots
 from tenants.measures.attainment import attainment, goodput
 from tenants.measures.columns import Columns
-from tenants.measures.fairness import jain_by_window, service_curves
+from tenants.measures.fairness import jain_by_window
 from tenants.measures.percentile import PercentileValue, metric_percentile
 from tenants.slo import Metric
 from tenants.tenant import Identity, Tenant
@@ -259,8 +259,7 @@ def mean_jain(judged: Columns, tenants: tuple[Tenant, ...], cost: CostModel) -> 
     """Mean over windows of Jain's index of service / max-min entitlement."""
     if not len(judged):
         return None
-    curves = service_curves(judged, cost.prompt_weight, cost.output_weight)
     weights = [tenant.weight for tenant in tenants]
-    by_window = jain_by_window(judged, curves, weights, w_p=cost.prompt_weight, w_q=cost.output_weight)
+    by_window = jain_by_window(judged, weights, w_p=cost.prompt_weight, w_q=cost.output_weight)
     windows = [value for value in by_window if value is not None]
     return sum(windows) / len(windows) if windows else None

@@ -8,7 +8,9 @@ that the series stays bounded, and ``interval_s`` says so.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,28 +51,34 @@ def series_of(store: Store, tenant: str, code: int | None) -> Series:
     """The series of the tenant with ``code``, or of all tenants (None). Planned cancels and the rows outside the window
     are in it: it shows the run as it was.
     """
-    rows = np.ones(len(store), dtype=np.bool_) if code is None else store.column("tenant") == code
+    rows = None if code is None else store.column("tenant") == code
+
+    def column(name: str) -> NDArray[Any]:
+        return store.column(name, mask=rows)
+
     run_end = int(store.column("end").max(initial=0))
     width = interval_ns(run_end)
     n = run_end // width + 1
-    arrival, end = store.column("arrival")[rows], store.column("end")[rows]
-    ttft, dispatched = store.column("ttft")[rows], store.column("dispatched")[rows]
-    ok = store.column("status")[rows] == StatusCode.OK
+    dispatched = column("dispatched")
     left_queue = dispatched != UNDEFINED
-    edges = (np.arange(n, dtype=np.int64) + 1) * width
-    begun = _until(dispatched[left_queue], edges)
-    p50, p99 = _ttft(arrival, ttft, n, width)
+    begun = _until(dispatched[left_queue], n, width)
+    del dispatched
+    end, ok = column("end"), column("status") == StatusCode.OK
+    completions, failures = _per_interval(end[ok], n, width), _per_interval(end[~ok], n, width)
+    served, given_up = _until(end[left_queue], n, width), _until(end[~left_queue], n, width)
+    del end, ok, left_queue
+    p50, p99 = _ttft(column("arrival"), column("ttft"), n, width)
     return Series(
         tenant=tenant,
         interval_s=width / _SECOND_NS,
-        arrivals=_per_interval(arrival, n, width),
-        completions=_per_interval(end[ok], n, width),
-        failures=_per_interval(end[~ok], n, width),
-        output_tokens=_token_rate(store, rows, n, width),
+        arrivals=_per_interval(column("arrival"), n, width),
+        completions=completions,
+        failures=failures,
+        output_tokens=_token_rate(column, n, width),
         ttft_p50_ns=p50,
         ttft_p99_ns=p99,
-        in_flight=begun - _until(end[left_queue], edges),
-        queued=_until(arrival, edges) - begun - _until(end[~left_queue], edges),
+        in_flight=begun - served,
+        queued=_until(column("arrival"), n, width) - begun - given_up,
     )
 
 
@@ -78,36 +86,59 @@ def _per_interval(times: Int64s, n: int, width: int) -> Int64s:
     return np.bincount(np.clip(times // width, 0, n - 1), minlength=n).astype(np.int64)
 
 
-def _until(times: Int64s, edges: Int64s) -> Int64s:
-    """How many of ``times`` lie before each edge."""
-    return np.searchsorted(np.sort(times), edges, side="left").astype(np.int64)
+def _until(times: Int64s, n: int, width: int) -> Int64s:
+    """How many of ``times`` lie before the end of each interval."""
+    before = np.bincount(np.clip(times // width, 0, n), minlength=n + 1)[:n]
+    return np.cumsum(before).astype(np.int64)
 
 
-def _token_rate(store: Store, rows: NDArray[np.bool_], n: int, width: int) -> NDArray[np.float64]:
+def _token_rate(column: Callable[[str], NDArray[Any]], n: int, width: int) -> NDArray[np.float64]:
     """Tokens in each interval: every request's, spread evenly over [first token, last token]."""
-    ttft, tokens = store.column("ttft")[rows], store.ints("output_tokens")[rows]
-    known = (ttft != NEVER) & (tokens > 0)
-    first = (store.column("arrival")[rows][known] + ttft[known]).astype(np.float64)
-    count = tokens[known].astype(np.float64)
-    tpot = store.column("tpot")[rows][known]
-    streamed = (tpot != NEVER) & (tpot != UNDEFINED)
-    last = np.where(streamed, first + np.where(streamed, tpot, 0) * (count - 1), store.column("end")[rows][known])
+    first, span, slope = _streams(column)
     # The tokens done by an edge are a sum of ramps, each the difference of two hinges; hinges are linear, so cumulative
     # sums over their sorted starts evaluate all of them at every edge at once.
-    span = np.maximum(last - first, 1.0)
-    slope = count / span
     edges = np.arange(n + 1, dtype=np.float64) * width
-    done = _ramp(first, slope, edges) - _ramp(first + span, slope, edges)
+    done = _ramp(first, slope, edges)
+    first += span
+    del span
+    done -= _ramp(first, slope, edges)
     return np.maximum(np.diff(done), 0.0)
+
+
+def _streams(
+    column: Callable[[str], NDArray[Any]],
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """(first token, time until the last one, tokens in each ns of it) of the requests that have tokens."""
+    ttft, tokens = column("ttft"), column("output_tokens")
+    known = (ttft != NEVER) & (tokens > 0)
+    first = (column("arrival")[known] + ttft[known]).astype(np.float64)
+    count = tokens[known].astype(np.float64)
+    del ttft, tokens
+    tpot = column("tpot")[known]
+    streamed = (tpot != NEVER) & (tpot != UNDEFINED)
+    last = np.where(streamed, first + np.where(streamed, tpot, 0) * (count - 1), column("end")[known])
+    del tpot, streamed, known
+    span = np.maximum(last - first, 1.0)
+    del last
+    count /= span
+    return first, span, count
 
 
 def _ramp(starts: NDArray[np.float64], slopes: NDArray[np.float64], edges: NDArray[np.float64]) -> NDArray[np.float64]:
     """Sum of slope * max(edge - start, 0) over all starts, at every edge."""
     order = np.argsort(starts)
-    slope_sum = np.concatenate(([0.0], np.cumsum(slopes[order])))
-    moment = np.concatenate(([0.0], np.cumsum(slopes[order] * starts[order])))
-    before = np.searchsorted(starts[order], edges, side="left")
-    return np.asarray(slope_sum[before] * edges - moment[before])
+    starts, slopes = starts[order], slopes[order]
+    del order
+    before = np.searchsorted(starts, edges, side="left")
+    starts *= slopes
+    return _running(slopes, before) * edges - _running(starts, before)
+
+
+def _running(values: NDArray[np.float64], before: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The sums of the first ``before`` values. ``values`` is overwritten."""
+    sums = np.cumsum(values, out=values)
+    found: NDArray[np.float64] = np.where(before > 0, sums[before - 1] if len(sums) else 0.0, 0.0)
+    return found
 
 
 def _ttft(arrival: Int64s, ttft: Int64s, n: int, width: int) -> tuple[Int64s, Int64s]:
@@ -116,6 +147,7 @@ def _ttft(arrival: Int64s, ttft: Int64s, n: int, width: int) -> tuple[Int64s, In
     slot = np.clip(arrival // width, 0, n - 1)
     order = np.argsort(slot, kind="stable")
     bounds = np.searchsorted(slot[order], np.arange(n + 1))
+    del slot
     for i in np.flatnonzero(np.diff(bounds)):
         middle, high = percentiles(ttft[order[bounds[i] : bounds[i + 1]]], [50.0, 99.0])
         p50[i] = NEVER if middle.value_ns is None else middle.value_ns

@@ -102,6 +102,18 @@ def stamps_of(outcomes: Sequence[Outcome], code_of: Callable[[str], int]) -> Sta
     )
 
 
+def in_order(stamps: Stamps) -> NDArray[np.bool_]:
+    """Where no stamp precedes the one before it; the intended arrival may lie after ``enqueued`` by a timer's rounding,
+    so it is not compared.
+    """
+    ordered = np.ones(len(stamps), dtype=np.bool_)
+    latest = np.full(len(stamps), ABSENT, dtype=np.int64)
+    for stamp in (stamps.enqueued, stamps.dispatched, stamps.sent, stamps.first, stamps.last, stamps.finished):
+        ordered &= (stamp == ABSENT) | (stamp >= latest)
+        latest = np.maximum(latest, stamp)
+    return ordered
+
+
 def status_code(status: Status, request: Request) -> int:
     """The column code of ``status``: a cancel that the workload planned has its own."""
     if status is Status.CANCELLED and request.cancel_after_ns is not None:

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.recording.stamps import Measures, Stamps
-from tenants.measures.columns import UNDEFINED, Columns, Int64s
+from tenants.measures.columns import UNDEFINED
 
 _BLOCK_ROWS = 8192
 
@@ -68,23 +68,19 @@ class _Spill:
             data, offset = data[written:], offset + written
         self._blocks += 1
 
-    def read_into(self, name: str, target: NDArray[Any]) -> None:
-        """One column of every block, in order, into the first rows of ``target``."""
-        for number in range(self._blocks):
-            data = os.pread(self._fd, _SIZES[name], number * _BLOCK_BYTES + _OFFSETS[name])
-            target[number * _BLOCK_ROWS : (number + 1) * _BLOCK_ROWS] = np.frombuffer(data, dtype=_TYPES[name])
+    def read(self, number: int, name: str) -> NDArray[Any]:
+        """One column of one block."""
+        data = os.pread(self._fd, _SIZES[name], number * _BLOCK_BYTES + _OFFSETS[name])
+        return np.frombuffer(data, dtype=_TYPES[name])
 
 
 class Store:
-    """Append-only; ``column`` joins the blocks (the result is kept until more rows come). ``folder``: where full blocks
-    go; None keeps them in memory.
-    """
+    """Append-only; ``column`` joins the blocks. ``folder``: where full blocks go; None keeps them in memory."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._blocks: list[dict[str, NDArray[Any]]] = []
         self._spill = None if folder is None else _Spill(folder)
         self._used = _BLOCK_ROWS
-        self._joined: dict[str, NDArray[Any]] = {}
 
     def __len__(self) -> int:
         spilt = 0 if self._spill is None else len(self._spill) * _BLOCK_ROWS
@@ -117,7 +113,6 @@ class Store:
 
     def extend(self, rows: Mapping[str, NDArray[Any]]) -> None:
         """Append rows that are columns already, e.g. another worker's."""
-        self._joined.clear()
         done, n = 0, len(rows["tenant"])
         while done < n:
             if self._used == _BLOCK_ROWS:
@@ -132,37 +127,34 @@ class Store:
             self._used += take
             done += take
 
-    def column(self, name: str) -> NDArray[Any]:
-        """One column over all rows, by its name here. Raises KeyError for another name."""
-        if name not in self._joined:
-            joined = np.empty(len(self), dtype=_TYPES[name])
-            start = 0
-            if self._spill is not None:
-                self._spill.read_into(name, joined)
-                start = len(self._spill) * _BLOCK_ROWS
-            for block in self._blocks:
-                joined[start : start + _BLOCK_ROWS] = block[name][: len(joined) - start]
-                start += _BLOCK_ROWS
-            self._joined[name] = joined
-        return self._joined[name]
+    def column(
+        self, name: str, start: int = 0, stop: int | None = None, mask: NDArray[np.bool_] | None = None
+    ) -> NDArray[Any]:
+        """One column, by its name here, of the rows [start, stop) where ``mask`` (one entry for each of them; None: all)
+        is True. Raises KeyError for another name.
+        """
+        stop = len(self) if stop is None else stop
+        found = np.empty(stop - start if mask is None else int(mask.sum()), dtype=_TYPES[name])
+        filled = 0
+        for number in range(start // _BLOCK_ROWS, -(-stop // _BLOCK_ROWS)):
+            first = number * _BLOCK_ROWS
+            low, high = max(start, first), min(stop, first + _BLOCK_ROWS)
+            chosen = None if mask is None else mask[low - start : high - start]
+            if chosen is not None and not chosen.any():
+                continue
+            values = self._block(number, name)[low - first : high - first]
+            values = values if chosen is None else values[chosen]
+            found[filled : filled + len(values)] = values
+            filled += len(values)
+        return found
 
-    def ints(self, name: str) -> Int64s:
-        return self.column(name).astype(np.int64, copy=False)
+    @property
+    def on_disk(self) -> bool:
+        """True when full blocks go to a file."""
+        return self._spill is not None
 
-    def columns(self, tenants: tuple[str, ...]) -> Columns:
-        return Columns(
-            tenants=tenants,
-            tenant=self.column("tenant"),
-            arrival_ns=self.column("arrival"),
-            end_ns=self.column("end"),
-            ttft_ns=self.column("ttft"),
-            backend_ttft_ns=self.column("backend_ttft"),
-            queue_ns=self.column("queue"),
-            tpot_ns=self.column("tpot"),
-            max_itl_ns=self.column("max_itl"),
-            e2e_ns=self.column("e2e"),
-            prompt_tokens=self.ints("prompt_tokens"),
-            output_tokens=self.ints("output_tokens"),
-            status=self.column("status"),
-            in_window=self.column("in_window"),
-        )
+    def _block(self, number: int, name: str) -> NDArray[Any]:
+        spilt = 0 if self._spill is None else len(self._spill)
+        if self._spill is not None and number < spilt:
+            return self._spill.read(number, name)
+        return self._blocks[number - spilt][name]

@@ -30,7 +30,7 @@ from loadgen.summary.schema import (
 from loadgen.summary.slots import slots_over_time
 from tenants.measures.attainment import Attainment, attainment, goodput, goodput_total
 from tenants.measures.columns import Columns, StatusCode
-from tenants.measures.fairness import jain_by_window, service_curves
+from tenants.measures.fairness import jain_by_window
 from tenants.measures.histogram import Histogram
 from tenants.measures.intervals import Interval
 from tenants.slo import Metric, Slo
@@ -65,18 +65,14 @@ def summarise(
     known = {tenant.name: tenant for tenant in recorder.tenants}
     tenants = [known.get(name, Tenant(name=name)) for name in recorder.names]
     ps = sorted(set(percentiles))
-    judged = {tenant.name: _judge(recorder, tenant, columns) for tenant in tenants}
-    summaries = [
-        _tenant(
-            recorder,
-            tenant,
-            columns,
-            ps=ps,
-            verdict=judged[tenant.name],
-            load=_load(columns, tenant.name, recorder, offered_per_s, planned),
-        )
-        for tenant in tenants
-    ]
+    # One tenant after another, so that the figures of one at most are in memory at a time.
+    judged: dict[str, TenantVerdict] = {}
+    summaries = []
+    for tenant in tenants:
+        verdict = judged[tenant.name] = _judge(recorder, tenant, columns)
+        offered, due = (offered_per_s or {}).get(tenant.name), (planned or {}).get(tenant.name)
+        mine = columns.of(tenant.name)
+        summaries.append(_tenant(recorder, tenant, mine, ps=ps, verdict=verdict, offered_per_s=offered, planned=due))
     reasons = recorder.invalid_reasons()
     lateness = recorder.lateness()
     start, end = recorder.window_ns
@@ -129,23 +125,30 @@ def _judge(recorder: Recorder, tenant: Tenant, columns: Columns) -> TenantVerdic
 def _tenant(
     recorder: Recorder,
     tenant: Tenant,
-    columns: Columns,
+    mine: Columns,
     *,
     ps: Sequence[float],
     verdict: TenantVerdict,
-    load: Load,
+    offered_per_s: float | None,
+    planned: int | None,
 ) -> TenantSummary:
-    mine = columns.of(tenant.name)
-    judged = mine.judged()
     seconds = _window_s(recorder)
-    good = goodput(mine, tenant.slo, seconds)
+    arrived = int(mine.in_window.sum())
+    judged = mine.judged()
+    good = goodput(judged, tenant.slo, seconds)
     return TenantSummary(
         tenant=tenant.name,
         weight=tenant.weight,
         error_classes=recorder.error_classes(tenant.name),
-        load=load,
+        load=Load(
+            offered_per_s=offered_per_s,
+            planned=planned,
+            arrived=arrived,
+            arrived_per_s=arrived / seconds,
+            sent=recorder.sent(tenant.name),
+        ),
         goodput=Goodput(requests_per_s=good.requests_per_s, output_tokens_per_s=good.tokens_per_s),
-        attainment=_attainment(tenant.slo, attainment(mine, tenant.slo), verdict),
+        attainment=_attainment(tenant.slo, attainment(judged, tenant.slo), verdict),
         verdict=verdict.verdict.value,
         promises=[_promise(promise) for promise in verdict.promises],
         metrics=[
@@ -166,7 +169,8 @@ def _total(
     summaries: Sequence[TenantSummary],
 ) -> TenantSummary:
     slos = {tenant.name: tenant.slo for tenant in tenants}
-    good = goodput_total(columns, slos, _window_s(recorder))
+    judged = columns.judged()
+    good = goodput_total(judged, slos, _window_s(recorder))
     with_limits = [s.attainment for s in summaries if s.attainment is not None]
     attained = None
     if with_limits:
@@ -192,39 +196,21 @@ def _total(
         verdict=overall(verdict.verdict for verdict in verdicts.values()).value,
         promises=[],
         metrics=[metric_summary(m, recorder.histogram(m), recorder.successes(m), ps) for m in Metric],
-        **_common(recorder, columns, columns.judged()),
+        **_common(recorder, columns, judged),
     )
 
 
 def _common(recorder: Recorder, rows: Columns, judged: Columns) -> dict[str, Any]:
     return {
         "requests": len(judged),
-        "statuses": statuses(rows),
+        "statuses": statuses(judged),
         "planned_cancels": int((rows.in_window & (rows.status == StatusCode.CANCEL_PLANNED)).sum()),
         "outside_window": int((~rows.in_window).sum()),
         "prompt_tokens": int(np.maximum(judged.prompt_tokens, 0).sum()),
         "output_tokens": int(np.maximum(judged.output_tokens, 0).sum()),
         "throughput": rates(rows, recorder.window_ns),
-        "waiting": waiting(rows),
+        "waiting": waiting(judged),
     }
-
-
-def _load(
-    columns: Columns,
-    name: str,
-    recorder: Recorder,
-    offered_per_s: Mapping[str, float] | None,
-    planned: Mapping[str, int] | None,
-) -> Load:
-    mine = columns.of(name)
-    arrived = int(mine.in_window.sum())
-    return Load(
-        offered_per_s=(offered_per_s or {}).get(name),
-        planned=(planned or {}).get(name),
-        arrived=arrived,
-        arrived_per_s=arrived / _window_s(recorder),
-        sent=recorder.sent(name),
-    )
 
 
 def _attainment(slo: Slo, found: Attainment, verdict: TenantVerdict) -> AttainmentSummary | None:
@@ -274,9 +260,9 @@ def _fairness(recorder: Recorder, tenants: Sequence[Tenant], columns: Columns) -
     window_s = max(min(_JAIN_WINDOW_S, _window_s(recorder)), 1e-3)
     judged = columns.judged()
     found: list[float] = []
-    if len(set(judged.tenant.tolist())) >= 2:
+    if len(np.unique(judged.tenant)) >= 2:
         weights = [tenant.weight for tenant in tenants]
-        indices = jain_by_window(judged, service_curves(judged), weights, window_s=window_s)
+        indices = jain_by_window(judged, weights, window_s=window_s)
         found = [index for index in indices if index is not None]
     return Fairness(
         jain_mean=sum(found) / len(found) if found else None, jain_min=min(found, default=None), window_s=window_s

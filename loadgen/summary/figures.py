@@ -45,9 +45,9 @@ def metric_summary(metric: Metric, due: Histogram, good: Histogram, ps: Sequence
 
 def statuses(columns: Columns) -> dict[str, int]:
     """How the judged rows ended, by name; all names, so that a zero is seen."""
-    judged = columns.judged()
+    ended = columns.judged().status
     named = [code for code in StatusCode if code is not StatusCode.CANCEL_PLANNED]
-    return {code.name.lower(): int((judged.status == code).sum()) for code in named}
+    return {code.name.lower(): int((ended == code).sum()) for code in named}
 
 
 def rates(columns: Columns, window_ns: tuple[int, int]) -> Rates:
@@ -56,14 +56,18 @@ def rates(columns: Columns, window_ns: tuple[int, int]) -> Rates:
     """
     start, end = window_ns
     seconds = (end - start) / _NS_PER_S
-    ok = columns.status == StatusCode.OK
-    done = ok & (columns.end_ns >= start) & (columns.end_ns < end)
-    first = _first_token(columns)
-    prefilled = (first >= start) & (first < end)
-    output = _tokens_inside(columns, first, start, end)
-    prompt = int(np.maximum(columns.prompt_tokens[prefilled], 0).sum())
+    done = prompt = 0
+    tokens = [np.empty(0)]
+    for rows in columns.pieces():
+        ok = rows.status == StatusCode.OK
+        done += int((ok & (rows.end_ns >= start) & (rows.end_ns < end)).sum())
+        first = _first_token(rows)
+        prefilled = (first >= start) & (first < end)
+        prompt += int(np.maximum(rows.prompt_tokens[prefilled], 0).sum())
+        tokens.append(_tokens_inside(rows, first, start, end))
+    output = float(np.concatenate(tokens).sum())
     return Rates(
-        requests_per_s=int(done.sum()) / seconds,
+        requests_per_s=done / seconds,
         output_tokens_per_s=output / seconds,
         total_tokens_per_s=(output + prompt) / seconds,
     )
@@ -74,8 +78,8 @@ def _first_token(columns: Columns) -> Int64s:
     return np.where(reached, columns.arrival_ns + np.where(reached, columns.ttft_ns, 0), UNDEFINED)
 
 
-def _tokens_inside(columns: Columns, first: Int64s, start: int, end: int) -> float:
-    """Output tokens delivered in [start, end), a request's spread evenly from its first to its last token."""
+def _tokens_inside(columns: Columns, first: Int64s, start: int, end: int) -> NDArray[np.float64]:
+    """Output tokens of each request delivered in [start, end), spread evenly from its first to its last token."""
     known = (first >= 0) & (columns.output_tokens > 0)
     begin = first[known].astype(np.float64)
     count = columns.output_tokens[known].astype(np.float64)
@@ -86,20 +90,27 @@ def _tokens_inside(columns: Columns, first: Int64s, start: int, end: int) -> flo
     inside = np.clip(np.minimum(last, end) - np.maximum(begin, start), 0, None)
     at_once: NDArray[np.bool_] = (begin >= start) & (begin < end)
     share = np.where(span > 0, inside / np.where(span > 0, span, 1), at_once)
-    return float((share * count).sum())
+    tokens: NDArray[np.float64] = share * count
+    return tokens
 
 
 def waiting(columns: Columns) -> Waiting:
     """Shares of the summed TTFT of the judged rows that ended OK."""
     judged = columns.judged()
-    rows = judged.select((judged.status == StatusCode.OK) & (judged.ttft_ns != NEVER))
-    total = float(rows.ttft_ns.astype(np.float64).sum())
+    ttft = judged.ttft_ns
+    rows = (judged.status == StatusCode.OK) & (ttft != NEVER)
+    total = float(ttft[rows].astype(np.float64).sum())
+    del ttft
     if total <= 0:
         return Waiting(our_queue=None, server=None, generator=None)
-    queue = None if (rows.queue_ns < 0).any() else float(rows.queue_ns.sum()) / total
-    server = None if (rows.backend_ttft_ns < 0).any() else float(rows.backend_ttft_ns.sum()) / total
+    queue, server = _share(judged.queue_ns[rows], total), _share(judged.backend_ttft_ns[rows], total)
     rest = None if queue is None or server is None else max(1.0 - queue - server, 0.0)
     return Waiting(our_queue=queue, server=server, generator=rest)
+
+
+def _share(waits: Int64s, total: float) -> float | None:
+    """None where one is not known."""
+    return None if (waits < 0).any() else float(waits.sum()) / total
 
 
 def series_summary(series: Series) -> SeriesSummary:

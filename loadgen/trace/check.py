@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +12,7 @@ from loadgen.recording.stamps import ABSENT
 from loadgen.trace.decode import list_parts
 from loadgen.trace.errors import TraceError
 from scheduler.request import ArrivalKind, ErrorClass, Status, TokensSource
+from tenants.measures.columns import Int64s
 
 if TYPE_CHECKING:
     from loadgen.trace.reader import Trace
@@ -20,8 +22,8 @@ _SUM_TOLERANCE_NS = 1000
 
 
 def check(trace: Trace) -> None:
-    """Raise TraceError at the first row that contradicts itself: an unknown word, an id that occurs twice, stamps out
-    of order in a row marked valid, chunk offsets that do not sum to last - first token within 1 us.
+    """Raise TraceError at the first row of a trace, or of a part of one, that contradicts itself: an unknown word,
+    stamps out of order in a row marked valid, chunk offsets that do not sum to last - first token within 1 us.
     """
     for name, known in (
         ("status", Status),
@@ -29,22 +31,29 @@ def check(trace: Trace) -> None:
         ("error_class", ErrorClass),
         ("tokens_source", TokensSource),
     ):
-        words = {str(member) for member in known} | {None}
-        bad = np.array([value not in words for value in trace.values(name)], dtype=np.bool_)
+        words, codes = trace.words(name)
+        # One entry more, for the code of null (-1), which is no bad word.
+        bad = np.array([*(word not in set(known) for word in words), False], dtype=np.bool_)[codes]
         _refuse(trace, bad, name, f"not one of {', '.join(known)}")
-    ids = trace.ints("request_id")
-    again = np.ones(len(ids), dtype=np.bool_)
-    again[np.unique(ids, return_index=True)[1]] = False
-    _refuse(trace, again, "request_id", "occurs twice; ids are unique in a run")
     valid = trace.mask("valid")
-    previous = np.full(len(ids), ABSENT, dtype=np.int64)
+    previous = np.full(len(trace), ABSENT, dtype=np.int64)
     for name in _STAMPS_IN_ORDER:
         stamp = trace.ints(name)
         early = valid & (stamp != ABSENT) & (stamp < previous)
         _refuse(trace, early, name, "lies before a stamp that precedes it, in a row marked valid")
         previous = np.maximum(previous, stamp)
-    if len(ids):
+    if len(trace):
         _check_chunks(trace)
+
+
+def check_ids(path: Path, ids: Int64s) -> None:
+    """Raise TraceError when an id of a trace, in file order, occurs twice."""
+    if (np.diff(np.sort(ids)) != 0).all():
+        return
+    again = np.ones(len(ids), dtype=np.bool_)
+    again[np.unique(ids, return_index=True)[1]] = False
+    row = int(np.argmax(again)) + 1
+    raise TraceError(path, "occurs twice; ids are unique in a run", row=row, column="request_id")
 
 
 def _check_chunks(trace: Trace) -> None:
@@ -65,4 +74,5 @@ def _check_chunks(trace: Trace) -> None:
 
 def _refuse(trace: Trace, bad: NDArray[np.bool_], column: str, problem: str) -> None:
     if bad.any():
-        raise TraceError(trace.path, problem, row=int(np.argmax(bad)) + 1, column=column)
+        row = trace.first_row + int(np.argmax(bad)) + 1
+        raise TraceError(trace.path, problem, row=row, column=column)

@@ -7,9 +7,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from loadgen.recording.stamps import Gaps
 from scheduler.request import ArrivalKind, ErrorClass, Outcome, Request, Status, TokensSource
+from tenants.measures.columns import Int64s
 
 _CHUNK_COLUMNS = ("chunk_offsets_us", "chunk_tokens")
 _ROWS_AT_ONCE = 4096
@@ -86,3 +89,30 @@ def list_parts(column: pa.ListArray[Any]) -> tuple[NDArray[np.int64], NDArray[np
     lengths = np.asarray(column.value_lengths().fill_null(0).to_numpy(), dtype=np.int64)
     starts = np.concatenate(([0], np.cumsum(lengths)))
     return starts, np.asarray(column.flatten().to_numpy(), dtype=np.int64)
+
+
+def gaps_of_lists(offsets_us: pa.ListArray[Any], chunk_tokens: pa.ListArray[Any], output_tokens: Int64s) -> Gaps:
+    """All gaps between the chunks of rows. Tokens a chunk are as recorded; else 1 when there are as many chunks as
+    output tokens; else unknown (0).
+    """
+    starts, flat = list_parts(offsets_us)
+    token_starts, token_flat = list_parts(chunk_tokens)
+    lengths = np.diff(starts)
+    later = np.ones(len(flat), dtype=np.bool_)
+    # The first chunk of a row gives no gap.
+    later[starts[:-1][lengths > 0]] = False
+    place = np.flatnonzero(later)
+    owner = np.repeat(np.arange(len(lengths)), np.maximum(lengths - 1, 0))
+    tokens = (lengths == output_tokens).astype(np.int64)[owner]
+    told = (np.diff(token_starts) > 0)[owner]
+    if told.any():
+        at = token_starts[owner[told]] + place[told] - starts[owner[told]]
+        tokens[told] = token_flat[at]
+    return Gaps(owner, (flat[place] - flat[place - 1]) * 1000, tokens)
+
+
+def encoded(column: pa.ChunkedArray[Any]) -> tuple[list[str], NDArray[np.int64]]:
+    """A text column as (its distinct values in order of appearance, the index of each row's; -1 for null)."""
+    words = [str(word) for word in column.unique().drop_null().to_pylist()]
+    index = pc.index_in(column, value_set=pa.array(words, type=column.type))
+    return words, np.asarray(index.fill_null(-1).to_numpy(), dtype=np.int64)

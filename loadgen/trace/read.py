@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
+from loadgen.trace.lengths import lengths_to_replay
+from loadgen.trace.parts import TraceFile
 from loadgen.trace.public.detect import read_public
-from loadgen.trace.reader import Trace, read_trace
 from loadgen.trace.rows import UNKNOWN, TraceRows
 
 OWN_FORMAT = "lmperf"
@@ -19,7 +20,7 @@ def read_any(path: Path | str, name: str | None = None, *, impute: bool = False)
     """
     path = Path(path)
     if name == OWN_FORMAT or (name is None and is_own(path)):
-        return rows_of(read_trace(path), impute=impute)
+        return rows_of(TraceFile(path), impute=impute)
     return read_public(path, name)
 
 
@@ -28,21 +29,33 @@ def is_own(path: Path) -> bool:
     return (path.is_dir() and not list(path.glob("chunk-*-trace.csv"))) or path.suffix == ".parquet"
 
 
-def rows_of(trace: Trace, *, impute: bool = False) -> TraceRows:
+def rows_of(trace: TraceFile, *, impute: bool = False) -> TraceRows:
     """A trace of ours as a workload: its arrivals as they were, its true or planned lengths; see :func:`read_any`."""
-    arrival = trace.ints("arrival_ns")
-    order = np.lexsort((trace.ints("request_id"), arrival))
-    lengths, imputed = trace.replay_lengths()
+    tenants: dict[str, int] = {}
+    parts, mode = [], trace.metadata.load_mode
+    for part in trace.parts():
+        codes = np.array([tenants.setdefault(name, len(tenants)) for name in part.tenants], dtype=np.int32)
+        stamps = part.stamps()
+        columns = [part.ints(name) for name in ("arrival_ns", "request_id", "prompt_tokens", "target_output_tokens")]
+        parts.append((*columns, stamps.output_tokens, stamps.status, codes[stamps.tenant]))
+    if not parts:
+        none = np.empty(0, dtype=np.int64)
+        return TraceRows(
+            source=OWN_FORMAT, arrival_ns=none, prompt_tokens=none, output_tokens=none, tenants=(), load_mode=mode
+        )
+    arrival, ids, prompt, target, output, status, tenant = (
+        np.concatenate(column) for column in zip(*parts, strict=True)
+    )
+    order = np.lexsort((ids, arrival))
+    lengths, imputed = lengths_to_replay(output, target, status, tenant)
     if not impute or imputed.all():
         lengths = np.where(imputed, UNKNOWN, lengths)
-    names = tuple(trace.tenants)
-    codes = trace.stamps().tenant
     return TraceRows(
         source=OWN_FORMAT,
         arrival_ns=arrival[order],
-        prompt_tokens=trace.ints("prompt_tokens")[order],
+        prompt_tokens=prompt[order],
         output_tokens=lengths[order],
-        tenants=names,
-        tenant=codes[order].astype(np.int32),
-        load_mode=trace.metadata.load_mode,
+        tenants=tuple(tenants),
+        tenant=tenant[order],
+        load_mode=mode,
     )

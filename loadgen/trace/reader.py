@@ -1,50 +1,52 @@
 """Reading a trace of ours back: the header, the rows, the requests to replay, the columns to judge.
 
 A file that is cut off, foreign, of a newer major version or inconsistent gives a TraceError that says which file, which
-row and column, and why; nothing is guessed.
+row and column, and why; nothing is guessed. A whole trace takes about 1 KiB a request in memory: what can work on a few
+thousand rows at a time reads it by :mod:`loadgen.trace.parts`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from loadgen.recording.stamps import ABSENT, STATUS_CODES, Gaps, Stamps, columns_of, flat_gaps, measure, with_max_itl
-from loadgen.trace.check import check
-from loadgen.trace.decode import list_parts, outcome_of, request_of, rows_as_dicts
-from loadgen.trace.errors import TraceError
-from loadgen.trace.schema import TRACE_SCHEMA, TraceMetadata, metadata_of
-from loadgen.trace.writer import ROWS_DIR, TRACE_FILE, batches_of
+from loadgen.recording.stamps import ABSENT, STATUS_CODES, Gaps, Stamps, columns_of, measure, with_max_itl
+from loadgen.trace.check import check, check_ids
+from loadgen.trace.decode import encoded, gaps_of_lists, outcome_of, request_of, rows_as_dicts
+from loadgen.trace.lengths import lengths_to_replay
+from loadgen.trace.open import conform, locate, reading
+from loadgen.trace.schema import TraceMetadata, metadata_of
+from loadgen.trace.writer import ROWS_DIR, batches_of
 from scheduler.request import Outcome, Request, Status
 from tenants.measures.columns import Columns, Int64s, StatusCode
 
-_PARQUET_MAGIC = b"PAR1"
+ENDED_COLUMNS = (
+    "ended_ns",
+    "finished_ns",
+    "last_token_ns",
+    "first_token_ns",
+    "sent_ns",
+    "dispatched_ns",
+    "arrival_ns",
+)
+"""What tells when an outcome was known, the best first."""
 
 
 def read_trace(path: Path | str) -> Trace:
     """The trace at ``path``: a run's folder or a parquet file. Raises TraceError."""
-    file = _locate(Path(path))
-    try:
-        with file.open("rb") as head:
-            if head.read(4) != _PARQUET_MAGIC:
-                raise TraceError(file, "not a parquet file; `lmperf trace import` reads foreign traces")
+    file = locate(Path(path))
+    with reading(file):
         table = pq.read_table(file, partitioning=None)
-    except pa.ArrowInvalid as error:
-        raise TraceError(
-            file, f"cut off or damaged ({error}); a run's rows/*.arrow, if still there, can be merged again"
-        ) from error
-    except OSError as error:
-        raise TraceError(file, f"cannot be read ({error})") from error
-    metadata = metadata_of(table.schema, file)
-    trace = Trace(file, metadata, _conform(table, file))
+    trace = Trace(file, metadata_of(table.schema, file), conform(table, file))
     check(trace)
+    check_ids(trace.path, trace.ints("request_id"))
     return trace
 
 
@@ -57,52 +59,25 @@ def read_streams(run_dir: Path, worker: str) -> Trace | None:
     if not batches:
         return None
     metadata = metadata_of(batches[0].schema, paths[0])
-    return Trace(paths[0], metadata, _conform(pa.Table.from_batches(batches), paths[0]))
-
-
-def _locate(path: Path) -> Path:
-    if path.is_dir():
-        file = path / TRACE_FILE
-        if file.is_file():
-            return file
-        if any((path / ROWS_DIR).glob("*.arrow")):
-            raise TraceError(path, f"the run ended before its rows were merged: `lmperf report {path}` merges them")
-        raise TraceError(path, f"a folder without {TRACE_FILE}: not the folder of a run")
-    if not path.exists():
-        raise TraceError(path, "no such file or folder")
-    return path
-
-
-def _conform(table: pa.Table, file: Path) -> pa.Table:
-    """The table with our columns in our order and types; columns of a newer minor version are left out."""
-    arrays = []
-    for field in TRACE_SCHEMA:
-        if field.name not in table.column_names:
-            raise TraceError(file, "missing", column=field.name)
-        column = table.column(field.name)
-        if column.type != field.type:
-            try:
-                column = column.cast(field.type)
-            except pa.ArrowInvalid as error:
-                raise TraceError(file, f"is {column.type}, expected {field.type}", column=field.name) from error
-        if not field.nullable and column.null_count:
-            row = int(pc.index(column.is_null(), True).as_py()) + 1
-            raise TraceError(file, "null where a value is required", row=row, column=field.name)
-        arrays.append(column.combine_chunks() if column.num_chunks != 1 else column.chunk(0))
-    return pa.Table.from_arrays(arrays, schema=TRACE_SCHEMA.with_metadata(table.schema.metadata))
+    return Trace(paths[0], metadata, conform(pa.Table.from_batches(batches), paths[0]))
 
 
 class Trace:
-    """A trace in memory: ``metadata``, the arrow ``table`` (columns as in :mod:`loadgen.trace.schema`) and views of
-    it.
+    """A trace in memory, or a part of one: ``metadata``, the arrow ``table`` (columns as in
+    :mod:`loadgen.trace.schema`) and views of it. ``first_row``: the number of its first row in the file.
     """
 
-    def __init__(self, path: Path, metadata: TraceMetadata, table: pa.Table) -> None:
+    def __init__(self, path: Path, metadata: TraceMetadata, table: pa.Table, first_row: int = 0) -> None:
         self.path = path
         self.metadata = metadata
         self.table = table
-        self.tenants: tuple[str, ...] = tuple(dict.fromkeys(self.values("tenant")))
+        self.first_row = first_row
         self._gaps: Gaps | None = None
+
+    @cached_property
+    def tenants(self) -> tuple[str, ...]:
+        """Their names, in the order in which the rows first name them."""
+        return tuple(self.words("tenant")[0])
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
@@ -111,6 +86,10 @@ class Trace:
         """A column as Python values, None for null."""
         values: list[Any] = self.table.column(name).to_pylist()
         return values
+
+    def words(self, name: str) -> tuple[list[str], NDArray[np.int64]]:
+        """A text column as (its distinct values in order of appearance, the index of each row's; -1 for null)."""
+        return encoded(self.table.column(name))
 
     def lists(self, name: str) -> pa.ListArray[Any]:
         """A list column as one arrow array."""
@@ -141,36 +120,19 @@ class Trace:
         tokens; else unknown.
         """
         if self._gaps is None:
-            output = self.ints("output_tokens")
-            owners: list[int] = []
-            offsets: list[NDArray[np.int64]] = []
-            tokens: list[NDArray[Any] | int] = []
-            if len(self):
-                starts, flat = list_parts(self.lists("chunk_offsets_us"))
-                token_column = self.lists("chunk_tokens")
-                token_starts, token_flat = list_parts(token_column)
-                for row in np.flatnonzero(np.diff(starts) >= 2):
-                    begin, end = int(starts[row]), int(starts[row + 1])
-                    owners.append(int(row))
-                    offsets.append(flat[begin:end])
-                    known = token_starts[row + 1] > token_starts[row]
-                    tokens.append(
-                        token_flat[token_starts[row] : token_starts[row + 1]]
-                        if known
-                        else int(end - begin == output[row])
-                    )
-            self._gaps = flat_gaps(owners, offsets, tokens)
+            self._gaps = gaps_of_lists(
+                self.lists("chunk_offsets_us"), self.lists("chunk_tokens"), self.ints("output_tokens")
+            )
         return self._gaps
 
     def stamps(self) -> Stamps:
         """The stamps of all rows; tenant codes index ``tenants``."""
-        codes = {name: code for code, name in enumerate(self.tenants)}
-        status = [int(STATUS_CODES[Status(value)]) for value in self.values("status")]
-        code = np.array(status, dtype=np.int8)
+        statuses, status = self.words("status")
+        code = np.array([STATUS_CODES[Status(value)] for value in statuses], dtype=np.int8)[status]
         planned = (code == StatusCode.CANCELLED) & (self.ints("cancel_after_ns") != ABSENT)
         code[planned] = StatusCode.CANCEL_PLANNED
         return Stamps(
-            tenant=np.array([codes[name] for name in self.values("tenant")], dtype=np.int32),
+            tenant=self.words("tenant")[1].astype(np.int32),
             status=code,
             arrival=self.ints("arrival_ns"),
             enqueued=self.ints("enqueued_ns"),
@@ -180,18 +142,25 @@ class Trace:
             first=self.ints("first_token_ns"),
             last=self.ints("last_token_ns"),
             finished=self.ints("finished_ns"),
-            ended=self._ended(),
+            ended=self.ended(),
             prompt_tokens=self.ints("prompt_tokens"),
             output_tokens=self.ints("output_tokens"),
             max_itl=self.ints("max_itl_ns"),
         )
 
-    def _ended(self) -> Int64s:
+    def ended(self) -> Int64s:
         """When each outcome was known: as recorded, else its last stamp (a trace of another tool)."""
-        ended = self.ints("ended_ns")
-        for name in ("finished_ns", "last_token_ns", "first_token_ns", "sent_ns", "dispatched_ns", "arrival_ns"):
+        ended = self.ints(ENDED_COLUMNS[0])
+        for name in ENDED_COLUMNS[1:]:
+            if not (ended == ABSENT).any():
+                break
             ended = np.where(ended == ABSENT, self.ints(name), ended)
         return ended
+
+    @property
+    def last_arrival_ns(self) -> int:
+        """The last intended arrival; 0 without rows."""
+        return int(self.ints("arrival_ns").max(initial=0))
 
     def in_window(self) -> NDArray[np.bool_]:
         return ~self.mask("warmup")
@@ -206,18 +175,10 @@ class Trace:
         length drawn before sending; else one drawn from the tenant's true lengths (from all when it has none, 1 when
         there are none at all), which is flagged.
         """
-        output, target = self.ints("output_tokens"), self.ints("target_output_tokens")
         stamps = self.stamps()
-        true = (stamps.status == StatusCode.OK) & (output != ABSENT)
-        lengths = np.where(true, output, target)
-        imputed = lengths == ABSENT
-        rng = np.random.default_rng(seed)
-        for code in np.unique(stamps.tenant[imputed]):
-            rows = imputed & (stamps.tenant == code)
-            pool = output[true & (stamps.tenant == code)]
-            pool = pool if len(pool) else output[true]
-            lengths[rows] = rng.choice(pool, int(rows.sum())) if len(pool) else 1
-        return lengths, imputed
+        return lengths_to_replay(
+            self.ints("output_tokens"), self.ints("target_output_tokens"), stamps.status, stamps.tenant, seed
+        )
 
     def requests(self, seed: int = 0) -> Iterator[Request]:
         """The requests to replay, in arrival order; ``target_output_tokens`` as :meth:`replay_lengths` gives them."""
@@ -228,7 +189,7 @@ class Trace:
 
     def outcomes(self) -> Iterator[Outcome]:
         """The rows as outcomes, in file order: what a recorder is fed with to summarise a trace again."""
-        ended = self._ended()
+        ended = self.ended()
         for row, values in enumerate(rows_as_dicts(self.table)):
             offsets, tokens = self.chunks(row)
             yield outcome_of(values, int(ended[row]), offsets, tokens)

@@ -149,7 +149,7 @@ def merge_rows(run_dir: Path, *, metadata: TraceMetadata | None = None, keep: bo
     target = run_dir / TRACE_FILE
     partial = target.with_suffix(".parquet.partial")
     dropped: list[str] = []
-    rows = 0
+    rows = waiting_rows = waiting_bytes = 0
     writer: pq.ParquetWriter | None = None
     schema: pa.Schema | None = None
     pending: list[pa.RecordBatch] = []
@@ -167,14 +167,19 @@ def merge_rows(run_dir: Path, *, metadata: TraceMetadata | None = None, keep: bo
                     writer = pq.ParquetWriter(partial, schema, compression="zstd")
                 pending.append(batch.replace_schema_metadata(schema.metadata))
                 rows += batch.num_rows
-                if sum(b.num_rows for b in pending) >= _MERGE_ROWS or sum(b.nbytes for b in pending) >= _MERGE_BYTES:
+                waiting_rows += batch.num_rows
+                waiting_bytes += batch.nbytes
+                if waiting_rows >= _MERGE_ROWS or waiting_bytes >= _MERGE_BYTES:
                     write_pending()
+                    waiting_rows = waiting_bytes = 0
         if writer is None:
             raise TraceError(run_dir / ROWS_DIR, "no stream has a readable header: " + "; ".join(dropped))
         write_pending()
     finally:
         if writer is not None:
             writer.close()
+    pending.clear()
+    pa.default_memory_pool().release_unused()
     partial.replace(target)
     if not keep and not dropped:
         for path in paths:

@@ -9,6 +9,7 @@ Two sentinels keep "it never happened" apart from "it has no meaning":
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from enum import IntEnum
 
@@ -19,6 +20,8 @@ NEVER = int(np.iinfo(np.int64).max)
 UNDEFINED = -1
 
 Int64s = NDArray[np.int64]
+
+PIECE_ROWS = 1 << 16
 
 
 class StatusCode(IntEnum):
@@ -64,13 +67,27 @@ class Columns:
         return len(self.tenant)
 
     def select(self, mask: NDArray[np.bool_]) -> Columns:
-        """The rows where ``mask`` (bool, same length) is True."""
+        """The rows where ``mask`` (bool, same length) is True; this object itself when those are all."""
+        if mask.all():
+            return self
         names = [f.name for f in fields(self) if f.name != "tenants"]
         return Columns(self.tenants, **{name: getattr(self, name)[mask] for name in names})
 
+    def counted(self) -> NDArray[np.bool_]:
+        """Which rows count: those in the window that are no cancel that the workload planned."""
+        counted: NDArray[np.bool_] = self.in_window & (self.status != StatusCode.CANCEL_PLANNED)
+        return counted
+
     def judged(self) -> Columns:
-        """The rows that count: in the window, and not a cancel that the workload planned."""
-        return self.select(self.in_window & (self.status != StatusCode.CANCEL_PLANNED))
+        """The rows that count (:meth:`counted`)."""
+        return self.select(self.counted())
+
+    def pieces(self, rows: int = PIECE_ROWS) -> Iterator[Columns]:
+        """The rows in their order, at most ``rows`` at a time, for what need not hold a figure of every row at once."""
+        names = [f.name for f in fields(self) if f.name != "tenants"]
+        for start in range(0, len(self), rows):
+            piece = slice(start, start + rows)
+            yield Columns(self.tenants, **{name: getattr(self, name)[piece] for name in names})
 
     def of(self, name: str) -> Columns:
         """The rows of one tenant. Raises KeyError for a name that is not in ``tenants``."""

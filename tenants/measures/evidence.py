@@ -58,6 +58,8 @@ def concatenate(runs: Sequence[Columns]) -> Columns:
             raise ValueError(
                 f"runs of different tenants: {', '.join(run.tenants)} and {', '.join(runs[0].tenants)}, in this order"
             )
+    if len(runs) == 1:
+        return runs[0]
     names = [name for name in Columns.__slots__ if name != "tenants"]
     return Columns(runs[0].tenants, **{name: np.concatenate([getattr(run, name) for run in runs]) for name in names})
 
@@ -90,22 +92,22 @@ class Evidence:
         """``runs``: the columns of all tenants, since the window is that of everybody's arrivals. Raises KeyError for
         an unknown tenant.
         """
-        judged = [run.judged() for run in runs]
-        placed, clock = [], 0
-        for run in judged:
-            start = int(run.arrival_ns.min()) if len(run) else 0
-            placed.append(run.arrival_ns - start + clock)
-            clock += int(np.ptp(run.arrival_ns)) if len(run) else 0
-        everyone = concatenate(judged)
+        mine, placed, clock = [], [], 0
+        for run in runs:
+            counted = run.counted()
+            arrivals = run.arrival_ns[counted]
+            start = int(arrivals.min()) if len(arrivals) else 0
+            mine.append(run.select(counted).of(tenant))
+            placed.append(mine[-1].arrival_ns - start + clock)
+            clock += int(np.ptp(arrivals)) if len(arrivals) else 0
+        rows = concatenate(mine)
         place = np.concatenate(placed)
-        number = np.repeat(np.arange(len(judged)), [len(run) for run in judged])
-        rows = everyone.of(tenant)
-        mine = everyone.tenant == everyone.tenants.index(tenant)
+        number = np.repeat(np.arange(len(mine)), [len(run) for run in mine])
         blocks = None
         if len(runs) < MIN_SEEDS:
             blocks = TimeBlocks.over(0, clock, block_s=block_s, replicates=replicates, seed=seed)
-        cells = np.zeros(len(rows), dtype=np.int64) if blocks is None else blocks.cells(place[mine])
-        return cls(rows, number[mine], len(runs), blocks, cells, pieces_of(place[mine], 0, clock), level)
+        cells = np.zeros(len(rows), dtype=np.int64) if blocks is None else blocks.cells(place)
+        return cls(rows, number, len(runs), blocks, cells, pieces_of(place, 0, clock), level)
 
     @property
     def has_replicates(self) -> bool:

@@ -19,9 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tenants.measures.columns import NEVER, Columns, StatusCode
-
-Floats = NDArray[np.float64]
+from tenants.measures.columns import NEVER, Columns
+from tenants.measures.service import Floats, Service, delivery, request_cost
 
 
 def max_min_allocation(demands: ArrayLike, weights: ArrayLike, capacity: float) -> Floats:
@@ -94,28 +93,9 @@ class ServiceCurves:
         return float(difference.min()), float(difference.max())
 
 
-def _delivery(columns: Columns) -> tuple[NDArray[np.bool_], NDArray[np.int64], NDArray[np.int64]]:
-    """Which rows were served at all, and the times of their first and last token. A stream that broke off has no
-    TPOT: its tokens are taken to have come until its end.
-    """
-    served = columns.ttft_ns != NEVER
-    first = columns.arrival_ns[served] + columns.ttft_ns[served]
-    tpot, tokens = columns.tpot_ns[served], columns.output_tokens[served]
-    whole = (columns.status[served] == StatusCode.OK) & (tpot != NEVER)
-    gap = np.where(whole, np.maximum(tpot, 0), 0) * np.maximum(tokens - 1, 0)
-    last = np.where(whole, first + gap, np.maximum(columns.end_ns[served], first))
-    return served, first, last
-
-
-def request_cost(columns: Columns, w_p: float = 1.0, w_q: float = 2.0) -> Floats:
-    """Cost units of each row; an unknown token count (below 0) adds nothing."""
-    cost: Floats = w_p * np.maximum(columns.prompt_tokens, 0) + w_q * np.maximum(columns.output_tokens, 0)
-    return cost.astype(np.float64)
-
-
 def service_curves(columns: Columns, w_p: float = 1.0, w_q: float = 2.0) -> ServiceCurves:
     """The service curves of all tenants, over all rows."""
-    served, first, last = _delivery(columns)
+    served, first, last = delivery(columns)
     cost, tenant = request_cost(columns, w_p, w_q)[served], columns.tenant[served]
     times, inverse = np.unique(np.concatenate([first, last]), return_inverse=True)
     at_first, at_last = inverse[: len(first)], inverse[len(first) :]
@@ -195,7 +175,6 @@ def largest_weighted_difference(columns: Columns, curves: ServiceCurves, weights
 
 def jain_by_window(
     columns: Columns,
-    curves: ServiceCurves,
     weights: ArrayLike,
     *,
     window_s: float = 60.0,
@@ -208,17 +187,23 @@ def jain_by_window(
     """
     if len(columns) == 0:
         return []
-    cost = request_cost(columns, w_p, w_q)
-    start = int(columns.arrival_ns.min())
-    stop = max(int(columns.arrival_ns.max()), int(curves.times_ns[-1]) if len(curves.times_ns) else start) + 1
+    service = Service(columns, w_p, w_q)
+    start, latest = int(columns.arrival_ns.min()), int(columns.arrival_ns.max())
+    stop = max(latest, service.end_ns if service.end_ns is not None else start) + 1
     step = round(window_s * 1e9)
+    ends = np.arange(start + step, stop + step, step, dtype=np.int64)
+    n = len(columns.tenants)
+    demanded = np.zeros(n * len(ends))
+    for rows in columns.pieces():
+        cell = rows.tenant.astype(np.int64) * len(ends) + (rows.arrival_ns - start) // step
+        demanded += np.bincount(cell, request_cost(rows, w_p, w_q), minlength=n * len(ends))
+    asked = np.cumsum(demanded.reshape(n, len(ends)), axis=1)
+    given = service.at(ends)
     found = []
-    before = np.zeros(len(columns.tenants))
-    for end in range(start + step, stop + step, step):
-        asked = np.bincount(columns.tenant, cost * (columns.arrival_ns < end), minlength=len(columns.tenants))
-        after = curves.at(end)
-        served = np.maximum(after - before, 0.0)
-        demand = np.maximum(asked - before, 0.0)
+    before = np.zeros(n)
+    for k in range(len(ends)):
+        served = np.maximum(given[:, k] - before, 0.0)
+        demand = np.maximum(asked[:, k] - before, 0.0)
         found.append(jain(served, max_min_allocation(demand, weights, float(served.sum()))))
-        before = after
+        before = given[:, k]
     return found

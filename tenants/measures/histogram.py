@@ -17,6 +17,7 @@ Bucket index (HdrHistogram, G. Tene): with 2,048 sub-buckets, v in us, ``b = bit
 from __future__ import annotations
 
 import binascii
+import weakref
 import zlib
 from typing import Any, Self
 
@@ -39,7 +40,15 @@ _HALF_BITS = 10
 _HALF = 1 << _HALF_BITS
 
 
-def _indices(values_us: Int64s) -> Int64s:
+def whole_us(values_ns: Int64s) -> Int64s:
+    """Values as they are recorded: rounded to whole us, at least 1."""
+    # Not (values + 500) // 1000, which overflows near the largest int64.
+    values_us: Int64s = np.maximum(values_ns // 1000 + (values_ns % 1000 >= 500), LOWEST_US)
+    return values_us
+
+
+def bucket_indices(values_us: Int64s) -> Int64s:
+    """The bucket of each value of 1 us to 1 h."""
     # frexp's exponent of an integer below 2^53 is its bit length, exactly.
     bits = np.frexp((values_us | _SUB_BUCKET_MASK).astype(np.float64))[1].astype(np.int64)
     bucket = bits - _SUB_BUCKET_BITS
@@ -75,8 +84,11 @@ class Histogram:
         return self._hdr
 
     def _adopt(self, hdr: Any) -> NDArray[np.uint64]:  # noqa: ANN401 (the library has no types)
-        # A view on the library's own ctypes array: what is added here is what it encodes.
         self._hdr = hdr
+        # The library's encoder holds its histogram, which holds the encoder: a ring that only the garbage collector
+        # frees, at 188 KiB each.
+        hdr.encoder.histogram = weakref.proxy(hdr)
+        # A view on the library's own ctypes array: what is added here is what it encodes.
         self._counts = np.frombuffer(hdr.counts, dtype=np.uint64)
         return self._counts
 
@@ -127,8 +139,7 @@ class Histogram:
                 return
         # Split, so that the sum stays exact where a plain int64 sum of ns would overflow (2.5 million values of 1 h).
         self._sum_ns += int((values // 1000 * weights).sum()) * 1000 + int((values % 1000 * weights).sum())
-        # Not (values + 500) // 1000, which overflows near the largest int64.
-        values_us = np.maximum(values // 1000 + (values % 1000 >= 500), LOWEST_US)
+        values_us = whole_us(values)
         inside = values_us <= HIGHEST_US
         if not inside.all():
             self._out += int(weights[~inside].sum())
@@ -136,10 +147,20 @@ class Histogram:
             values_us, weights = values_us[inside], weights[inside]
             if len(values_us) == 0:
                 return
-        np.add.at(self._ready(), _indices(values_us), weights.astype(np.uint64))
+        np.add.at(self._ready(), bucket_indices(values_us), weights.astype(np.uint64))
         self._hdr.total_count += int(weights.sum())
         self._hdr.min_value = min(self._hdr.min_value, int(values_us.min()))
         self._hdr.max_value = max(self._hdr.max_value, int(values_us.max()))
+
+    def record_buckets(self, indices: Int64s, counts: Int64s, least_us: int, largest_us: int, sum_ns: int) -> None:
+        """Records values that were counted elsewhere: ``counts[k]`` > 0 in the bucket ``indices[k]``, distinct, with the
+        least and the largest of them and their sum.
+        """
+        self._ready()[indices] += counts.astype(np.uint64)
+        self._hdr.total_count += int(counts.sum())
+        self._hdr.min_value = min(self._hdr.min_value, least_us)
+        self._hdr.max_value = max(self._hdr.max_value, largest_us)
+        self._sum_ns += sum_ns
 
     def record_never(self, age_ns: int, count: int = 1) -> None:
         """Records ``count`` requests that did not reach the event while they were watched for ``age_ns``."""

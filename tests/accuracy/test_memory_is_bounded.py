@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.recorder import Recorder
+from loadgen.recording.stored import StoredColumns
 from scheduler.request import Outcome, Request, Status
+from tenants.measures.columns import Columns
+from tenants.measures.evidence import concatenate
 from tenants.tenant import Tenant
 
 TENANTS = (Tenant(name="a"), Tenant(name="b"))
 WINDOW = (0, 1 << 60)
+COLUMNS = [each.name for each in fields(Columns) if each.name != "tenants"]
 
 
 def outcome(number: int, tenant: str = "a") -> Outcome:
@@ -58,18 +63,34 @@ def test_a_run_on_disk_and_one_in_memory_give_the_same_columns(
     in_memory = recorded(None, range(count), batch_rows)
     left, right = on_disk.columns(), in_memory.columns()
     assert len(left) == count
-    for name in (
-        "tenant",
-        "status",
-        "arrival_ns",
-        "end_ns",
-        "ttft_ns",
-        "queue_ns",
-        "e2e_ns",
-        "output_tokens",
-        "in_window",
-    ):
+    for name in COLUMNS:
         assert np.array_equal(getattr(left, name), getattr(right, name)), name
+    on_disk.close()
+
+
+def test_a_long_run_s_columns_are_those_of_one_in_memory(tmp_path: Path) -> None:
+    """140,000 rows, more than are kept: whole, of a tenant, of what counts and in pieces; rows that come later are not
+    in what was asked for before."""
+    count = 140_000
+    on_disk, in_memory = (recorded(folder, range(count), 2048) for folder in (tmp_path, None))
+    left, right = on_disk.columns(), in_memory.columns()
+    assert isinstance(left, StoredColumns)
+    assert not isinstance(right, StoredColumns)
+    on_disk.on_outcome(outcome(count))
+    on_disk.flush()
+    slow = right.ttft_ns > 3_000
+    for one, other in (
+        (left, right),
+        (left.judged(), right.judged()),
+        (left.of("b"), right.of("b")),
+        (left.select(slow), right.select(slow)),
+        (left.select(slow).select(right.status[slow] == 0), right.select(slow & (right.status == 0))),
+        (concatenate(list(left.select(slow).pieces(9_000))), right.select(slow)),
+    ):
+        assert len(one) == len(other) > 0
+        for name in COLUMNS:
+            assert np.array_equal(getattr(one, name), getattr(other, name)), name
+            assert getattr(one, name).dtype == getattr(other, name).dtype, name
     on_disk.close()
 
 

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from datetime import UTC, datetime
 
 import numpy as np
 import pytest
 from hdrh.histogram import HdrHistogram
 from hdrh.log import HistogramLogReader
-from recording_outcomes import MS, S, finished, shed, unfinished
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from recording_outcomes import MS, S, finished, outcomes, shed, unfinished
 
 from loadgen.hlog import tag_of, write_hlogs
 from loadgen.trace.convert import write_trace
+from loadgen.trace.parts import TraceFile
 from loadgen.trace.reader import read_trace
 from loadgen.trace.schema import TraceMetadata
+from scheduler.request import Status
 from tenants.measures.histogram import Histogram
 from tenants.slo import Metric
 
@@ -40,7 +45,7 @@ def run(tmp_path):
     rows += [shed(200, arrival_ns=5 * S), finished(300, arrival_ns=70 * S)]
     metadata = TraceMetadata(start_utc=START, window_ns=(0, 60 * S))
     write_trace(tmp_path / "requests.parquet", rows, metadata)
-    return read_trace(tmp_path)
+    return TraceFile(tmp_path)
 
 
 def test_the_public_reader_finds_every_value_in_its_interval_under_its_tenant(run, tmp_path):
@@ -72,7 +77,7 @@ def test_intervals_add_up_to_the_percentile_of_the_rows(run, tmp_path):
 def test_gaps_are_logged_with_their_weights(tmp_path):
     """A chunk of 3 tokens after 30 ms is three ITLs of 10 ms and one inter-chunk gap of 30 ms."""
     write_trace(tmp_path / "t.parquet", [finished(1, gaps_us=(30_000,), tokens=(1, 3))], TraceMetadata())
-    write_hlogs(read_trace(tmp_path / "t.parquet"), tmp_path)
+    write_hlogs(TraceFile(tmp_path / "t.parquet"), tmp_path)
     for name, count, value_us in (("itl", 3, 10_000), ("inter_chunk", 1, 30_000)):
         ((_, _, _, histogram),) = intervals(tmp_path / f"{name}.hlog")[1]
         assert (histogram.get_total_count(), histogram.get_count_at_value(value_us)) == (count, count)
@@ -103,7 +108,7 @@ def test_a_long_run_has_a_bounded_number_of_intervals(tmp_path):
     """Twenty thousand seconds: the interval is widened to a multiple of 10 s."""
     rows = [finished(i, arrival_ns=i * 100 * S) for i in range(200)]
     write_trace(tmp_path / "t.parquet", rows, TraceMetadata())
-    write_hlogs(read_trace(tmp_path / "t.parquet"), tmp_path)
+    write_hlogs(TraceFile(tmp_path / "t.parquet"), tmp_path)
     found = intervals(tmp_path / "ttft.hlog")[1]
     assert len(found) <= 120
     assert sum(h.get_total_count() for *_, h in found) == 200
@@ -116,15 +121,66 @@ def test_gaps_that_a_simulator_counted_in_bulk_are_one_interval(tmp_path):
     bulk = Histogram()
     bulk.record(7 * MS, 1000)
     write_trace(tmp_path / "t.parquet", [finished(1, gaps_us=(), arrival_ns=9 * S)], TraceMetadata(kind="simulated"))
-    written = write_hlogs(read_trace(tmp_path / "t.parquet"), tmp_path, bulk={("chat", Metric.ITL): bulk})
+    written = write_hlogs(TraceFile(tmp_path / "t.parquet"), tmp_path, bulk={("chat", Metric.ITL): bulk})
     assert tmp_path / "itl.hlog" in written
     start_s, ((tag, start, _, histogram),) = intervals(tmp_path / "itl.hlog")
     assert (start_s, tag, start, histogram.get_total_count()) == (0.0, "chat", 0.0, 1000)
 
 
+def lines_by_hand(path, metric, width_s):
+    """Every line of a log as the format asks, from the whole trace, value by value; None without a value."""
+    rows = list(read_trace(path).outcomes())
+    tenants = list(dict.fromkeys(outcome.request.tenant for outcome in rows))
+    found: dict[tuple[int, int], Histogram] = {}
+    never = Counter()
+    for outcome in rows:
+        if outcome.status is Status.CANCELLED and outcome.request.cancel_after_ns is not None:
+            continue
+        code = tenants.index(outcome.request.tenant)
+        key = (outcome.ended_ns // (width_s * S), code)
+        if metric is Metric.TTFT:
+            if outcome.first_token_ns is None:
+                never[code] += 1
+                continue
+            values = [(outcome.first_token_ns - outcome.request.arrival_ns, 1)]
+        else:
+            offsets = [] if outcome.chunk_offsets_us is None else outcome.chunk_offsets_us.tolist()
+            tokens = [1] * len(offsets) if outcome.chunk_tokens is None else outcome.chunk_tokens.tolist()
+            gaps = [((b - a) * 1000, k) for a, b, k in zip(offsets, offsets[1:], tokens[1:], strict=False)]
+            values = [(round(gap / k), k) for gap, k in gaps] if metric is Metric.ITL else [(gap, 1) for gap, _ in gaps]
+        for value, count in values:
+            found.setdefault(key, Histogram()).record(value, count)
+    if not found:
+        return None
+    text = [f"#[lmperf: Tag={tag_of(tenants[code])} never reached: {never[code]}]" for code in sorted(never)]
+    for (slot, code), histogram in sorted(found.items()):
+        longest_ms = histogram.max_ns / 1e6
+        head = f"Tag={tag_of(tenants[code])},{slot * width_s:.3f},{width_s:.3f},{longest_ms:.3f}"
+        text.append(f"{head},{histogram.encode()}")
+    return text
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data(), n=st.integers(1, 12), rows_at_once=st.integers(1, 5))
+def test_a_log_read_by_parts_is_that_of_all_its_values(tmp_path_factory, data, n, rows_at_once):
+    """Rows in any order, as several workers leave them, and parts of any size: the same lines, to the byte."""
+    folder = tmp_path_factory.mktemp("logs")
+    write_trace(folder / "requests.parquet", [data.draw(outcomes(i)) for i in range(n)], TraceMetadata())
+    trace = TraceFile(folder, rows_at_once=rows_at_once)
+    write_hlogs(trace, folder)
+    seconds = trace.last_end_ns // S + 1
+    width_s = 10 * -(-seconds // 1200)
+    for metric in (Metric.TTFT, Metric.ITL, Metric.INTER_CHUNK):
+        expected = lines_by_hand(folder, metric, width_s)
+        path = folder / f"{metric.value}.hlog"
+        assert path.exists() == (expected is not None)
+        if expected is not None:
+            assert path.read_text().splitlines()[5:] == expected
+
+
 def test_a_metric_without_values_has_no_file(tmp_path):
     write_trace(tmp_path / "t.parquet", [unfinished(1)], TraceMetadata())
-    assert write_hlogs(read_trace(tmp_path / "t.parquet"), tmp_path) == []
+    assert write_hlogs(TraceFile(tmp_path / "t.parquet"), tmp_path) == []
 
 
 @pytest.mark.parametrize(("name", "tag"), [("chat", "chat"), ("a,b c", "a_b_c"), ("büro", "b_ro"), ("x\n", "x_")])

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
+from tenants.measures import service
 from tenants.measures.columns import StatusCode
 from tenants.measures.fairness import (
     backlogged,
@@ -19,6 +20,7 @@ from tenants.measures.fairness import (
     service_curves,
     service_difference,
 )
+from tenants.measures.service import Service
 from tests.tenants.rows import NEVER, S, columns, row
 
 shares = st.lists(st.tuples(st.integers(0, 100), st.integers(1, 9)), min_size=1, max_size=6)
@@ -153,6 +155,28 @@ def test_curves_and_their_difference_follow_the_definition(drawn):
     assert service_difference(curves, "chat", "batch") == pytest.approx(max(gaps), abs=1e-6)
 
 
+def test_what_is_given_by_a_time_does_not_depend_on_the_stretches_worked_through(monkeypatch):
+    """Hundreds of requests, in one stretch and in stretches of a few breakpoints: the very same figures, which are the
+    sum over the requests at each instant, before all of them and after."""
+    rng = np.random.default_rng(5)
+    rows, ends_s = [], []
+    for _ in range(300):
+        first, lasts = int(rng.integers(1, 60)), int(rng.choice([0, 3, 20]))
+        ends_s.append(first + lasts)
+        rows.append(request(0, first_s=first, last_s=ends_s[-1], tokens=1 + lasts, tenant=int(rng.integers(2))))
+    rows += [row(0, ttft=NEVER, tpot=NEVER, status=StatusCode.SHED, end=12 * S, queue=NEVER)]
+    data = columns(rows)
+    times = np.arange(-1, 90, dtype=np.int64) * S
+    at_once = Service(data).at(times)
+    for least in (1, 2, 7):
+        monkeypatch.setattr(service, "_CELLS_AT_ONCE", 1)
+        monkeypatch.setattr(service, "_LEAST_AT_ONCE", least)
+        assert np.array_equal(Service(data).at(times), at_once)
+    expected = [[delivered(data, i, t) for t in times.tolist()] for i in (0, 1)]
+    assert at_once == pytest.approx(np.array(expected), abs=1e-6)
+    assert Service(data).end_ns == max(ends_s) * S
+
+
 @settings(max_examples=80, deadline=None)
 @given(requests)
 def test_the_weighted_difference_is_over_windows_in_which_both_wait(drawn):
@@ -207,7 +231,7 @@ def test_the_index_by_window_asks_who_wanted_what():
         request(0, first_s=60, last_s=119.99, prompt=600, tokens=2, tenant=1),
     ]
     data = columns(rows)
-    found = jain_by_window(data, service_curves(data), [1, 1])
+    found = jain_by_window(data, [1, 1])
     assert found[0] == pytest.approx((1.5 + 0.5) ** 2 / (2 * (1.5**2 + 0.5**2)), rel=1e-3)
     assert found[1] == pytest.approx(1)
     assert len(found) == 2
@@ -232,4 +256,6 @@ def test_no_rows_no_service():
     curves = service_curves(data)
     assert service_difference(curves, "chat", "batch") == 0
     assert curves.at(5).tolist() == [0, 0]
-    assert jain_by_window(data, curves, [1, 1]) == []
+    assert jain_by_window(data, [1, 1]) == []
+    assert Service(data).at(np.array([0, 5])).tolist() == [[0, 0], [0, 0]]
+    assert Service(data).end_ns is None
