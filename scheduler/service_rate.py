@@ -11,7 +11,9 @@ GAIN = 0.2
 
 
 class ServiceRate:
-    __slots__ = ("_cost", "_since_ns", "value")
+    """``due_ns``: while something is queued, nothing happens before then; 0 while nothing was."""
+
+    __slots__ = ("_cost", "_since_ns", "due_ns", "value")
 
     def __init__(self, start: float) -> None:
         if start <= 0:
@@ -19,14 +21,17 @@ class ServiceRate:
         self.value = start
         self._since_ns: int | None = None
         self._cost = 0.0
+        self.due_ns = 0
 
     def observe(self, now_ns: int, *, backlogged: bool) -> bool:
         """Tell whether something is queued now; True when the value was updated."""
         if not backlogged:
             self._since_ns = None
+            self.due_ns = 0
             return False
         if self._since_ns is None:
             self._since_ns = now_ns
+            self.due_ns = now_ns + WINDOW_NS
             self._cost = 0.0
             return False
         window_ns = now_ns - self._since_ns
@@ -34,6 +39,7 @@ class ServiceRate:
             return False
         self.value += GAIN * (self._cost * 1e9 / window_ns - self.value)
         self._since_ns = now_ns
+        self.due_ns = now_ns + WINDOW_NS
         self._cost = 0.0
         return True
 

@@ -117,6 +117,8 @@ class Committed(TenantPolicy[CreditState]):
 
     def _before(self, now_ns: int) -> None:
         self._now_ns = now_ns
+        if self._where and now_ns < self._rate.due_ns:
+            return
         old_rate = self._rate.value
         if self._rate.observe(now_ns, backlogged=bool(self._where)) and self._rate.value != old_rate:
             for state in self._states.values():

@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterator
+from itertools import islice
 
 from tenants.measures.percentile import nearest_rank
 
@@ -53,24 +54,11 @@ class WindowedQuantile:
         if n == 0:
             return None
         from_top = n - nearest_rank(percentile, n) + 1
-        at = len(ranked) - 1
-        ages_left = n_ages
-        age = self._next_age(ages_desc, ages_left)
-        for _ in range(from_top - 1):
-            if age is None or (at >= 0 and ranked[at] >= age):
-                at -= 1
-            else:
-                ages_left -= 1
-                age = self._next_age(ages_desc, ages_left)
-        if age is None:
-            return ranked[at]
-        return age if at < 0 else max(age, ranked[at])
-
-    @staticmethod
-    def _next_age(ages_desc: Iterator[int], ages_left: int) -> int | None:
-        if ages_left == 0:
-            return None
-        age = next(ages_desc, None)
-        if age is None:
-            raise ValueError(f"{ages_left} more ages were announced than given")
-        return age
+        # The value wanted is among the largest ``from_top`` of each.
+        wanted = min(from_top, n_ages)
+        ages = list(islice(ages_desc, wanted))
+        if len(ages) < wanted:
+            raise ValueError(f"{n_ages - len(ages)} more ages were announced than given")
+        ages += ranked[-from_top:]
+        ages.sort()
+        return ages[-from_top]
