@@ -84,7 +84,8 @@ def saturation(args: argparse.Namespace) -> float:
     """Cost units/s (prompt + 2 * output tokens) that the server sustains with a never-empty queue."""
     folder = args.output / "saturation"
     argv = [sys.executable, "-m", "lmperf.run", "--model", args.url, "--concurrency", "64", "--quiet"]
-    argv += ["--num-prompts", "600", "--random-input-len", "700", "--random-output-len", "200"]
+    argv += ["--num-prompts", "600", "--random-input-len", str(args.mean_input)]
+    argv += ["--random-output-len", str(args.mean_output)]
     argv += ["--output-dir", str(folder), *_tokenizer(args)]
     subprocess.run(argv, capture_output=True, text=True, check=False)
     total = read_summary(folder).total.throughput
@@ -172,6 +173,8 @@ def main() -> None:
     parser.add_argument("--policies", default=POLICIES)
     parser.add_argument("--jobs", type=int, default=1, help="live runs at once; each takes two cores")
     parser.add_argument("--url", help="a real server in place of the scenario's")
+    parser.add_argument("--mean-input", type=int, default=700, help="prompt tokens of the measurement of saturation")
+    parser.add_argument("--mean-output", type=int, default=200, help="its output tokens")
     parser.add_argument("--tokenizer", help="its tokenizer, for exact prompt lengths")
     parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE")
     parser.add_argument("--output", type=Path, default=Path("results/policy-transfer"))
