@@ -87,7 +87,9 @@ def saturation(args: argparse.Namespace) -> float:
     argv += ["--num-prompts", "600", "--random-input-len", str(args.mean_input)]
     argv += ["--random-output-len", str(args.mean_output)]
     argv += ["--output-dir", str(folder), *_tokenizer(args)]
-    subprocess.run(argv, capture_output=True, text=True, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if not (folder / "summary.json").exists():
+        raise TransferError(f"measuring the saturation ended with {done.returncode}:\n{done.stdout}{done.stderr}")
     total = read_summary(folder).total.throughput
     return total.total_tokens_per_s + total.output_tokens_per_s
 
