@@ -24,6 +24,10 @@ from tenants.tenant import Tenant
 MIN_REQUESTS = 500
 
 
+class NothingServedError(ValueError):
+    """The server can serve no request of the mix; the message says why for one of them."""
+
+
 def saturation(
     requests: Sequence[Request],
     server: ServerModelSpec,
@@ -35,7 +39,7 @@ def saturation(
     """Cost units/s. ``requests``: some thousands of the mix, already shuffled; only their lengths, tenants and prefix blocks
     (of ``block_tokens`` each) are used.
 
-    Raises ValueError for fewer than 500 requests, which would measure the edges.
+    Raises ValueError for fewer than 500 requests, which would measure the edges, and NothingServedError.
     """
     if len(requests) < MIN_REQUESTS:
         raise ValueError(f"saturation needs at least {MIN_REQUESTS} requests of the mix, got {len(requests)}")
@@ -58,6 +62,8 @@ def saturation(
     model = build_server(server.law, server.limits, block_tokens)
     Simulation(Dispatcher(config), {"server": model}, queued, outcomes.append).run()
     served = [o for o in outcomes if o.dispatched_ns is not None and o.finished_ns is not None]
+    if not served:
+        raise NothingServedError(f"the server cannot serve any request of the mix; the first: {outcomes[0].detail}")
     dispatched = sorted(o.dispatched_ns for o in served if o.dispatched_ns is not None)
     start_ns, end_ns = dispatched[len(dispatched) // 10], dispatched[len(dispatched) * 9 // 10]
     if end_ns <= start_ns:

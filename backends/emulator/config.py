@@ -17,9 +17,9 @@ DEFAULT_MAX_MODEL_LEN = 131_072
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmulatorConfig:
     """``port`` 0: a free one. ``time_scale`` 2.0: twice as slow. ``model_name`` None: the server model's name.
-    ``max_model_len`` (tokens) is lowered to the KV cache, since a longer request could never run. ``api_key`` None:
-    open. ``truth_path``: see :mod:`backends.emulator.truth`. ``output``: lengths where the client leaves the end to
-    the model.
+    ``max_model_len`` (tokens) is lowered to what the KV cache has room for, since a longer request could never run.
+    ``api_key`` None: open. ``truth_path``: see :mod:`backends.emulator.truth`. ``output``: lengths where the client
+    leaves the end to the model.
     """
 
     host: str = "127.0.0.1"
@@ -45,8 +45,11 @@ class EmulatorConfig:
 
     @property
     def context_tokens(self) -> int:
-        kv_tokens = self.server_model.limits.kv_tokens
-        return self.max_model_len if kv_tokens is None else min(self.max_model_len, kv_tokens)
+        limits = self.server_model.limits
+        if limits.kv_tokens is None:
+            return self.max_model_len
+        # The last step of a speculating engine needs room for its drafts too.
+        return min(self.max_model_len, limits.kv_tokens - (limits.tokens_a_step - 1))
 
     @property
     def scaled_model(self) -> ServerModelSpec:

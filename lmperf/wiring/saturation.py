@@ -20,7 +20,7 @@ from loadgen.offline.cell import DrawnRecipe, Recipe
 from scheduler.cost import CostModel
 from scheduler.mixing import MASK, mix
 from scheduler.request import Request
-from scheduler.saturation import MIN_REQUESTS
+from scheduler.saturation import MIN_REQUESTS, NothingServedError
 from scheduler.saturation import saturation as measure
 from scheduler.server_model.spec import ServerModelSpec
 from scheduler.slots import Slots
@@ -82,7 +82,8 @@ def saturation_of_servers(
 def saturation_of_recipe(
     recipe: Recipe, server: ServerModelSpec, slots: Slots, cost: CostModel, growth: dict[str, float] | None = None
 ) -> float:
-    """Cost units/s of a recipe's mix: its first few thousand requests, shuffled. Raises SourceError when it has none."""
+    """Cost units/s of a recipe's mix: its first few thousand requests, shuffled. Raises SourceError when it has
+    none, or none that the server can serve."""
     requests: list[Request] = []
     block_tokens = recipe.source(0, growth or {}).block_tokens
     for seed in range(_SEEDS):
@@ -103,7 +104,10 @@ def saturation_of_recipe(
     copies = range(1, -(-MIN_REQUESTS // len(requests)))
     requests += [request for copy in copies for request in _as_copy(tuple(requests), _SEEDS + copy)]
     order = np.random.default_rng(0).permutation(len(requests))
-    return measure([requests[i] for i in order], server, slots, cost, block_tokens=block_tokens)
+    try:
+        return measure([requests[i] for i in order], server, slots, cost, block_tokens=block_tokens)
+    except NothingServedError as error:
+        raise SourceError(f"{error}: shorten the requests, or give the server a larger KV cache (kv_tokens)") from error
 
 
 def _as_copy(requests: Iterable[Request], copy: int) -> list[Request]:

@@ -114,10 +114,12 @@ class LookAhead:
         return self._bytes_made - self._bytes_given
 
     def hold(self, requests: Iterable[Request]) -> None:
-        """Make the calls of requests that come from elsewhere (those of closed-loop users), up to the limit."""
+        """Make the calls of requests that come from elsewhere (those of closed-loop users), up to the limit; each once."""
         for request in requests:
             if self._held_bytes >= self._limit_bytes:
                 return
+            if request.id in self._held:
+                continue
             call = self._make(request)
             self._held[request.id] = call
             self._held_bytes += len(call.body)

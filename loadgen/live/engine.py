@@ -22,12 +22,13 @@ from backends.failover import Failover
 from backends.outcome import outcome_of
 from backends.protocol import Call, Clock, ModelBackend, WireResult
 from loadgen.live.calls import LookAhead, MakesCalls
+from loadgen.live.endings import given_up, not_served
 from loadgen.live.settle import Settling
 from loadgen.pacer import Pacer
 from loadgen.workload.source import Source
 from scheduler.drivers.live import LiveDriver, NotServed, Ticket
 from scheduler.events import AbortReason
-from scheduler.request import ErrorClass, Outcome, Request, Status, TokensSource
+from scheduler.request import Outcome, Request, Status
 from tenants.measures.histogram import Histogram
 
 
@@ -190,8 +191,12 @@ class LiveRun:
         if request is None or (self._until_ns is not None and request.arrival_ns >= self._until_ns):
             return None
         request = self._prepare_request(request)
-        if self._pacer.admit(request):
+        # One that was refused at once waited for nothing: its user's next goes through the pacer, or a user who comes
+        # back at once would keep the loop until he is let in.
+        if outcome.status is not Status.SHED and self._pacer.admit(request):
             self._last_arrival_ns = max(self._last_arrival_ns, request.arrival_ns)
+            if self._num_prompts is not None:
+                self._close_when_nothing_can_follow()
             return request
         self._push(request)
         self._settling.add(partial(self._hold, request))
@@ -221,6 +226,8 @@ class LiveRun:
         request: Request | None = first
         while request is not None:
             request = await self._serve_one(request, call, task)
+            while task.cancelling():  # it was that request, and not the user's next one, that was given up
+                task.uncancel()
             call = None if request is None else self._ahead.take(request.id)
 
     async def _serve_one(self, request: Request, call: Call | None, task: asyncio.Task[None]) -> Request | None:
@@ -260,9 +267,9 @@ class LiveRun:
         try:
             await ticket.granted()
         except NotServed as refusal:
-            return _not_served(ticket, refusal)
+            return not_served(ticket, refusal)
         except asyncio.CancelledError:
-            outcome = _given_up(ticket, self._clock())
+            outcome = given_up(ticket, self._clock())
             if ticket.backend is None:
                 self._driver.cancel(ticket)
             else:
@@ -282,7 +289,7 @@ class LiveRun:
         try:
             result = await self._backends[ticket.backend].generate(call, ticket.tokens)
         except asyncio.CancelledError:
-            outcome = _given_up(ticket, self._clock())
+            outcome = given_up(ticket, self._clock())
             ticket.finished(outcome.status, None, None)
             return outcome
         except Exception:
@@ -333,43 +340,3 @@ class LiveRun:
 
 def _nowhere(_: Outcome) -> None:
     raise RuntimeError("a request ended before the run began")
-
-
-_ABORTED = {
-    AbortReason.CANCELLED: (Status.CANCELLED, ErrorClass.CANCELLED),
-    AbortReason.FIRST_TOKEN_TIMEOUT: (Status.TIMED_OUT, ErrorClass.FIRST_TOKEN_TIMEOUT),
-    AbortReason.TOTAL_TIMEOUT: (Status.TIMED_OUT, ErrorClass.TOTAL_TIMEOUT),
-}
-
-
-def _not_served(ticket: Ticket, refusal: NotServed) -> Outcome:
-    timed_out = refusal.status is Status.TIMED_OUT
-    return Outcome(
-        request=ticket.request,
-        status=refusal.status,
-        ended_ns=refusal.at_ns,
-        error_class=ErrorClass(refusal.reason) if timed_out else ErrorClass.SHED,
-        detail=str(refusal.reason),
-        enqueued_ns=ticket.enqueued_ns,
-    )
-
-
-def _given_up(ticket: Ticket, now_ns: int) -> Outcome:
-    """A request that we ended: by a time-out, a planned cancel, or the end of the run."""
-    status, error_class = Status.UNFINISHED, ErrorClass.UNFINISHED
-    if ticket.abort_reason is not None:
-        status, error_class = _ABORTED[ticket.abort_reason]
-    return Outcome(
-        request=ticket.request,
-        status=status,
-        ended_ns=now_ns,
-        error_class=error_class,
-        backend=ticket.backend,
-        enqueued_ns=ticket.enqueued_ns,
-        dispatched_ns=ticket.dispatched_ns,
-        first_token_ns=ticket.first_ns,
-        last_token_ns=ticket.last_ns,
-        output_tokens=ticket.generated or None,
-        tokens_source=TokensSource.UNKNOWN,
-        tokens_known=False,
-    )

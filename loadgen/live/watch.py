@@ -12,11 +12,13 @@ from typing import Self
 
 _PERIOD_S = 0.05
 _BUSY_SHARE = 0.9
+_BUSY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class OwnLoad:
-    """Loop lag in ms (mean, largest) and CPU share of one core (mean, largest over a second)."""
+    """Loop lag in ms (mean, largest) and CPU share of one core (mean, largest over a second; 0 for less than
+    one)."""
 
     loop_lag_mean_ms: float
     loop_lag_max_ms: float
@@ -56,7 +58,8 @@ class Watch:
             loop_lag_mean_ms=total / count * 1e3 if count else 0.0,
             loop_lag_max_ms=largest * 1e3,
             cpu_share_mean=mean,
-            cpu_share_max=max(self._cpu_max, mean),
+            # A busy moment is no busy second.
+            cpu_share_max=max(self._cpu_max, mean if wall >= _BUSY_S else 0.0),
         )
 
     async def _run(self) -> None:
@@ -68,7 +71,7 @@ class Watch:
             total, largest, count = self._lags
             lag = max(0.0, now - due)
             self._lags = (total + lag, max(largest, lag), count + 1)
-            if now - last_wall >= 1.0:
+            if now - last_wall >= _BUSY_S:
                 cpu = time.process_time()
                 self._cpu_max = max(self._cpu_max, (cpu - last_cpu) / (now - last_wall))
                 last_wall, last_cpu = now, cpu

@@ -45,7 +45,8 @@ class WorkerError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """A worker that ended without a report. ``held``: what the shared queue held of it."""
+    """A worker that ended without a report. ``held``: what the shared queue held of it, now or a
+    moment ago."""
 
     worker: int
     name: str
@@ -178,10 +179,11 @@ class Crew:
 
     def _lost(self, index: int) -> None:
         member = self._members[index]
+        at_ns = self._clock()
+        # Also of one that ended in order: a slot that was granted to it as it left would stay occupied.
+        held = () if self._queue is None else tuple(self._queue.drop(index))
         if member.ended.done():
             return
-        at_ns = self._clock()
-        held = () if self._queue is None else tuple(self._queue.drop(index))
         member.standing = Standing(member.standing.done, 0, 0, member.standing.failed)
         member.watcher = asyncio.create_task(self._name_the_cause(index, at_ns, held))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ import msgspec
 
 from loadgen.workers.messages import Aborted, Granted, QueueAnswer, QueueEvent, Refused
 from scheduler.dispatcher import Dispatcher
+from scheduler.drivers.live import WakeTimer
 from scheduler.events import (
     Abort,
     AnyAction,
@@ -26,10 +28,13 @@ from scheduler.events import (
 )
 from scheduler.request import Request, Status
 
+_REMEMBERED_NS = 5_000_000_000
+"""More than the 2 s after which a worker's rows are on disk at the latest."""
+
 
 @dataclass(slots=True)
 class Held:
-    """A request that is queued or dispatched; ``dispatched_ns`` None: queued."""
+    """A request that is queued or dispatched, or was until a moment ago; ``dispatched_ns`` None: queued."""
 
     worker: int
     request: Request
@@ -48,10 +53,10 @@ class SharedQueue:
         self.dispatcher = dispatcher
         self._now_ns = now_ns
         self._answer = answer
-        self._loop = asyncio.get_running_loop()
         self._held: dict[int, Held] = {}
+        self._ended: deque[tuple[int, Held]] = deque()
         self._last_ns = 0
-        self._wake: asyncio.TimerHandle | None = None
+        self._wake = WakeTimer(asyncio.get_running_loop(), now_ns, self._tick)
 
     def take(self, worker: int, events: Sequence[QueueEvent]) -> None:
         """Take in a worker's events, in their order."""
@@ -59,17 +64,19 @@ class SharedQueue:
             if isinstance(event, Arrived):
                 self._held[event.request.id] = Held(worker, event.request, event.now_ns)
             elif isinstance(event, Finished):
-                self._held.pop(event.request_id, None)
+                self._end(event.request_id)
             elif isinstance(event, Cancelled):
                 held = self._held.get(event.request_id)
                 if held is not None and held.dispatched_ns is None:
-                    del self._held[event.request_id]
+                    self._end(event.request_id)
             elif isinstance(event, DispatchFailed):
                 self._failed(event)
             self._handle(event)
 
     def drop(self, worker: int) -> list[Held]:
-        """A worker is gone: its requests leave the queue and free their slots. What it had here, oldest first."""
+        """A worker is gone: its requests leave the queue and free their slots. What it had here, oldest first, and what
+        ended in its last seconds, whose rows may not have reached the disk.
+        """
         lost = [held for held in self._held.values() if held.worker == worker]
         # Those that wait first, or the slots of the others would be granted to them.
         for held in sorted(lost, key=lambda held: held.dispatched_ns is not None):
@@ -79,20 +86,26 @@ class SharedQueue:
                 self._handle(Cancelled(self._last_ns, request_id))
             else:
                 self._handle(Finished(self._last_ns, request_id, Status.UNFINISHED, held.request.prompt_tokens, 0))
+        lost += [held for _, held in self._ended if held.worker == worker]
         return sorted(lost, key=lambda held: (held.request.arrival_ns, held.request.id))
 
     def close(self) -> None:
         """Stop the wake-up timer."""
-        if self._wake is not None:
-            self._wake.cancel()
-            self._wake = None
+        self._wake.close()
+
+    def _end(self, request_id: int) -> None:
+        held, ended = self._held.pop(request_id, None), self._ended
+        if held is not None:
+            ended.append((self._last_ns, held))
+        while ended and ended[0][0] < self._last_ns - _REMEMBERED_NS:
+            ended.popleft()
 
     def _failed(self, event: DispatchFailed) -> None:
         held = self._held.get(event.request_id)
         if held is not None and event.retryable:
             held.dispatched_ns = None
         elif held is not None:
-            del self._held[event.request_id]
+            self._end(event.request_id)
 
     def _handle(self, event: AnyEvent) -> None:
         if event.now_ns < self._last_ns:
@@ -103,9 +116,7 @@ class SharedQueue:
 
     def _carry_out(self, action: AnyAction, now_ns: int) -> None:
         if isinstance(action, WakeAt):
-            self.close()
-            delay_s = max(0.0, (action.at_ns - self._now_ns()) / 1e9)
-            self._wake = self._loop.call_later(delay_s, self._tick)
+            self._wake.set(action.at_ns)
             return
         request_id = action.request.id if isinstance(action, Dispatch) else action.request_id
         held = self._held.get(request_id)
@@ -117,15 +128,14 @@ class SharedQueue:
                 held.dispatched_ns = now_ns
                 answer = Granted(request_id, backend, now_ns)
             case Reject(reason=reason, retry_after_ns=retry_after_ns):
-                del self._held[request_id]
+                self._end(request_id)
                 answer = Refused(request_id, reason, retry_after_ns, now_ns)
             case Expire(reason=reason):
-                del self._held[request_id]
+                self._end(request_id)
                 answer = Refused(request_id, reason, None, now_ns)
             case Abort(reason=reason):
                 answer = Aborted(request_id, reason)
         self._answer(held.worker, answer)
 
     def _tick(self) -> None:
-        self._wake = None
         self._handle(Tick(max(self._last_ns, self._now_ns())))

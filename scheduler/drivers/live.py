@@ -41,6 +41,9 @@ from scheduler.events import (
 )
 from scheduler.request import Request, Status
 
+_LEAST_SLEEP_S = 0.001
+_ROUNDING_NS = 1000
+
 
 class NotServed(Exception):  # noqa: N818 (an outcome, not a fault)
     """The request never reached a backend. ``retry_after_ns`` is a hint, None when unknown."""
@@ -152,6 +155,42 @@ class Ticket:
             self._on_abort(reason)
 
 
+class WakeTimer:
+    """Calls ``on_due`` at a time of the run's clock, one at a time and never before it: a loop may round its timers to whole
+    ms (uvloop does) and fire early, and a dispatcher that is asked early asks to be woken again at once, some dozen times."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, now_ns: Callable[[], int], on_due: Callable[[], object]
+    ) -> None:
+        self._loop = loop
+        self._now_ns = now_ns
+        self._on_due = on_due
+        self._at_ns = 0
+        self._handle: asyncio.TimerHandle | None = None
+
+    def set(self, at_ns: int) -> None:
+        """In place of the time that was set before."""
+        self.close()
+        self._at_ns = at_ns
+        self._handle = self._loop.call_later(max(0, at_ns - self._now_ns()) / 1e9, self._fire)
+
+    def close(self) -> None:
+        """Forget the time."""
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def _fire(self) -> None:
+        early_ns = self._at_ns - self._now_ns()
+        if early_ns > 0:
+            # Less than a microsecond is the loop's arithmetic, and no reason to be a millisecond late.
+            least_s = 0.0 if early_ns < _ROUNDING_NS else _LEAST_SLEEP_S
+            self._handle = self._loop.call_later(max(least_s, early_ns / 1e9), self._fire)
+            return
+        self._handle = None
+        self._on_due()
+
+
 class LiveDriver:
     """Feeds one dispatcher from one event loop. ``now_ns``: monotonic ns since the run's start."""
 
@@ -165,7 +204,7 @@ class LiveDriver:
         self._now_ns = now_ns
         self._last_ns = 0
         self._tickets: dict[int, Ticket] = {}
-        self._wake: asyncio.TimerHandle | None = None
+        self._wake = WakeTimer(self.loop, now_ns, self._tick)
 
     def at(self, stamp_ns: int | None = None) -> int:
         """A time for the next event: ``stamp_ns`` (default: now), never before the last event's."""
@@ -245,17 +284,11 @@ class LiveDriver:
             case Abort(request_id=request_id, reason=reason):
                 self._tickets[request_id].abort(reason)
             case WakeAt(at_ns=at_ns):
-                if self._wake is not None:
-                    self._wake.cancel()
-                delay_s = max(0.0, (at_ns - self._now_ns()) / 1e9)
-                self._wake = self.loop.call_later(delay_s, self._tick)
+                self._wake.set(at_ns)
 
     def _tick(self) -> None:
-        self._wake = None
         self.handle(Tick(self.at()))
 
     def close(self) -> None:
         """Stop the wake-up timer."""
-        if self._wake is not None:
-            self._wake.cancel()
-            self._wake = None
+        self._wake.close()

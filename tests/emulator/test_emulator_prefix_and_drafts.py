@@ -133,3 +133,15 @@ async def test_a_server_without_the_cache_says_nothing_of_it(config):
     plain = replace(config, server_model=msgspec.structs.replace(SERVER, limits=limits), truth_path=None)
     async with EmulatorServer(plain) as server, ClientSession(server.url) as http:
         assert "prompt_tokens_details" not in (await ask(http, prompt="a b"))["usage"]
+
+
+@pytest.mark.parametrize("config", ["drafts"], indirect=True)
+async def test_the_longest_request_of_a_drafting_server_leaves_room_for_its_drafts(http):
+    """A longer one is refused, like any that is too long for the context; the engine goes on."""
+    async with http.get("/v1/models") as response:
+        context = (await response.json())["data"][0]["max_model_len"]
+    assert context == 4096 - 3
+    body = {"model": MODEL, "max_tokens": 3, "ignore_eos": True}
+    async with http.post("/v1/completions", json={**body, "prompt": [7] * (4096 - 3)}) as response:
+        assert (response.status, "4093" in await response.text()) == (400, True)
+    assert (await ask(http, prompt=[7] * (context - 3)))["usage"]["completion_tokens"] == 3

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -148,6 +150,20 @@ def test_a_planned_cancel_ends_the_request_at_its_time():
     assert (served.status, served.dispatched_ns) == (Status.OK, 12 * MS)
 
 
+def test_a_users_next_request_does_not_pass_for_a_cancelled_one():
+    """It goes on in the task of the one that was given up; structured time-outs of a backend look at the task's count."""
+    arrivals = Arrivals(process=Process.CLOSED, users=1, failure_pause_s=0.0)
+    traffic = Traffic(arrivals=arrivals, prompt=FIXED, output=FIXED, cancel_share=1.0, cancel_after_s=0.05)
+    source = Workload([(Tenant(name="a"), traffic)], duration_s=None, num_prompts=3)
+    counts = []
+    play(
+        source,
+        lambda _: counts.append(asyncio.current_task().cancelling()) or Answer(stalls_after=1),
+        num_prompts=3,
+    )
+    assert counts == [0, 0, 0]
+
+
 def test_a_slot_granted_to_a_request_that_ends_in_the_same_step_is_not_lost():
     """Request 2 gets the slot of request 0, and before it can use it the loop stalls past its time-out: it is aborted in
     the step of its grant. Both slots are free afterwards: a later pair starts at once."""
@@ -232,6 +248,20 @@ def test_a_stalled_user_does_not_hold_a_run_of_n_requests():
     assert played.end.ended_ns <= 100 * MS + S
 
 
+def test_a_stalled_last_request_does_not_hold_a_run_of_n_requests():
+    """Of one user, so nothing else ends after the last request is sent: the drain begins with that request."""
+    played = play(
+        Workload([closed(users=1)], duration_s=None, num_prompts=3),
+        lambda i: Answer(stalls_after=1) if i == 2 else Answer(),
+        num_prompts=3,
+        drain_s=0.2,
+    )
+    last = played.of(2)
+    assert [outcome.status for outcome in played.outcomes] == [Status.OK, Status.OK, Status.UNFINISHED]
+    assert played.end.arrivals_ended_ns == last.enqueued_ns
+    assert last.ended_ns == last.enqueued_ns + 200 * MS
+
+
 def test_a_slow_answer_is_waited_for_while_arrivals_may_follow():
     """The drain time runs from the end of arrivals, not from the last one that happened: a long answer is no stall."""
     source = Workload([closed(1)], duration_s=None, num_prompts=3)
@@ -264,6 +294,30 @@ def test_no_user_comes_back_after_a_stop():
     played = play(Workload([closed(3)], duration_s=10.0), until_ms=10_000, during=[(100, lambda _, run: run.stop())])
     assert max(outcome.request.arrival_ns for outcome in played.outcomes) <= 100 * MS
     assert played.end.ended_ns <= 120 * MS
+
+
+def test_users_refused_at_once_who_come_back_at_once_leave_the_loop_its_turns():
+    """Else no answer would be read and no timer kept while one of them is refused."""
+    arrivals = Arrivals(process=Process.CLOSED, users=3, failure_pause_s=0.0)
+    tenant = Tenant(name="a", limits=QueueLimits(max_queued=1))
+    traffic = Traffic(arrivals=arrivals, prompt=FIXED, output=FIXED)
+    this_turn, most = [0], [0]
+
+    def count(loop, outcome):
+        if outcome.status is Status.SHED:
+            if not this_turn[0]:
+                loop.call_soon(this_turn.__setitem__, 0, 0)
+            this_turn[0] += 1
+            most[0] = max(most[0], this_turn[0])
+
+    played = play(
+        Workload([(tenant, traffic)], duration_s=None, num_prompts=500),
+        sequences=1,
+        num_prompts=500,
+        on_end=count,
+    )
+    assert played.end.released == len(played.outcomes) == 500
+    assert 1 <= most[0] <= 3
 
 
 @pytest.mark.parametrize("sequences", [None, 1])

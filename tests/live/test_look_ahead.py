@@ -59,6 +59,17 @@ def test_calls_of_users_are_held_up_to_the_limit():
     assert ahead.take(10) is None
 
 
+def test_a_call_that_is_held_already_is_not_made_again_nor_counted_twice():
+    """A request that was foreseen is held before its arrival is known, and asked for once more when it is."""
+    calls = PlainCalls()
+    ahead = LookAhead(iter(()), calls.make, limit_bytes=1000)
+    for i in range(30):
+        ahead.hold([sized(i)])
+        ahead.hold([sized(i)])
+        assert ahead.take(i) is not None
+    assert calls.made == list(range(30))
+
+
 def test_filling_stops_at_the_limit():
     """No more than the limit and the one call that crosses it."""
     calls = PlainCalls()

@@ -29,6 +29,7 @@ from tenants.slo import Slo
 from tenants.tenant import Tenant
 
 LIMIT_NS = 20 * MS
+WITHIN_NS, NEAR_NS = round(0.94 * LIMIT_NS), round(0.96 * LIMIT_NS)
 
 
 def with_tpot(name: str = "a", limit_ns: int | None = LIMIT_NS) -> Tenant:
@@ -52,8 +53,8 @@ def ended(at_ns: int, tpot_ns: int, name: str = "a", tokens: int = 11, **more: o
 
 
 def reference(events, least: int, most: int, start: int) -> list[int]:
-    """The rule of the policy study, written once more from its text. ``events``: (s, "end" and kept) or (s, "ask" and
-    queued), a tenant each."""
+    """The rule of the policy study, written once more from its text, with the margin that it has here: what comes within
+    5% of its limit counts as broken. ``events``: (s, "end" and kept) or (s, "ask" and queued), a tenant each."""
     size, hold_until, seen, sizes = start, 0, [], []
     for at_s, kind, name, flag in events:
         if kind == "end":
@@ -88,7 +89,7 @@ def test_tpot_slots_are_those_of_the_study(data, start):
     for at_s, kind, name, flag in events:
         now_ns = round(at_s * S)
         if kind == "end":
-            control.observe(ended(now_ns, LIMIT_NS if flag else LIMIT_NS + 1, name))
+            control.observe(ended(now_ns, WITHIN_NS if flag else NEAR_NS, name))
             continue
         for change in control.control(now_ns, queued=flag):
             assert (change.now_ns, change.backend, change.prefill_tokens) == (now_ns, "server", 77)

@@ -200,6 +200,28 @@ async def test_a_dropped_worker_frees_its_slots_and_tells_what_it_had():
     wires.close()
 
 
+async def test_a_dropped_worker_had_also_what_ended_in_its_last_seconds():
+    """Their rows may have gone with it, and what follows from an answer is known to nobody else."""
+    wires = Wires(config(sequences=2, max_queued=1), 2)
+    old, _ = wires.submit(0, 1)
+    wires.settle()
+    old.finished(Status.OK, 5, 1)
+    wires.settle()
+    wires.now_ns = 20_000 * MS
+    recent, _ = wires.submit(0, 2)
+    others, _ = wires.submit(1, 3)
+    wires.settle()
+    for ticket in (recent, others):
+        ticket.finished(Status.OK, 5, 1)
+    for i in range(4, 8):
+        # Two run, one waits, one is refused.
+        wires.submit(0, i)
+    wires.settle()
+    assert [held.request.id for held in wires.queue.drop(0)] == [2, 4, 5, 6, 7]
+    assert wires.queue.dispatcher.queued == wires.queue.dispatcher.outstanding == 0
+    wires.close()
+
+
 async def test_progress_reaches_a_policy_that_counts_it():
     wires = Wires(config(policy="vtc"), 2)
     ticket, _ = wires.submit(0, 1)
