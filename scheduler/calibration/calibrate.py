@@ -50,14 +50,15 @@ class Calibration:
     loss: float
     held_out: tuple[HeldOut, ...]
     warnings: tuple[str, ...]
+    all_held_out: bool = True
 
     def mean_absolute(self) -> dict[str, float]:
         """Mean over captures of the absolute held-out error, by figure."""
         return mean_absolute(self.held_out)
 
     def intervals(self) -> dict[str, Interval95]:
-        """Of the law's parameters, 95%; empty for fewer than three captures."""
-        return _intervals(self.spec.law, self.held_out)
+        """Of the law's parameters, 95%; empty for fewer than three captures, or where one could not be held out."""
+        return _intervals(self.spec.law, self.held_out) if self.all_held_out else {}
 
     def left_out_range(self) -> dict[str, tuple[float, float]]:
         """The least and greatest value of each parameter that is not 0, as captures are left out."""
@@ -95,13 +96,15 @@ def calibrate(
     on_progress(1, total)
     held: list[HeldOut] = []
     if hold_out:
-        for held_one in _held_out(captures, limits, evaluations):
+        for held_one in _held_out(captures, limits, evaluations, warnings):
             held.append(held_one)
             on_progress(1 + len(held), total)
     warnings += _replay_warnings(captures, fit.law, limits)
     data = _as_data(captures, spans, fit, held, warnings)
     spec = ServerModelSpec(name=name, law=fit.law, limits=limits, fit=data)
-    return Calibration(spec, spans, fit.loss, tuple(held), tuple(warnings))
+    return Calibration(
+        spec, spans, fit.loss, tuple(held), tuple(warnings), all_held_out=len(held) >= min(len(captures), total - 1)
+    )
 
 
 def _sorted(seen: Observations) -> Observations:
@@ -151,13 +154,24 @@ def fit_engine(captures: Sequence[Observations], limits: ServerLimits, evaluatio
     return refine(captures, start_of(law), limits, evaluations=evaluations).law
 
 
-def _held_out(captures: Sequence[Observations], limits: ServerLimits, evaluations: int) -> list[HeldOut]:
+def _held_out(
+    captures: Sequence[Observations], limits: ServerLimits, evaluations: int, warnings: list[str]
+) -> list[HeldOut]:
+    """A part that the rest says too little to predict is left out, and a warning says so."""
     if len(captures) == 1:
-        return _second_half(captures[0], limits, evaluations)
+        try:
+            return _second_half(captures[0], limits, evaluations)
+        except CalibrationError as error:
+            warnings.append(f"{captures[0].name}: its first half is too little to predict the second ({error})")
+            return []
     held = []
     for index, seen in enumerate(captures):
         others = [one for other, one in enumerate(captures) if other != index]
-        law = fit_engine(others, limits, evaluations)
+        try:
+            law = fit_engine(others, limits, evaluations)
+        except CalibrationError as error:
+            warnings.append(f"{seen.name}: the other captures are too little to predict it ({error})")
+            continue
         held.append(HeldOut(seen.name, law, errors(figures(seen), figures(replay(seen, law, limits).times))))
     return held
 

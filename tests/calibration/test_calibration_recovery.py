@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from calibration_loads import PLAIN_LAW, PLAIN_LIMITS, captured, captures, workload
 
+import scheduler.calibration.calibrate as calibrate_module
 from scheduler.calibration.calibrate import calibrate, start_of
 from scheduler.calibration.refine import SCALES, refine
 from scheduler.calibration.step_law import CalibrationError, fit_law
@@ -84,6 +85,23 @@ def test_a_single_capture_is_split_in_time():
     (held,) = found.held_out
     assert held.capture == "seed 7 (second half)"
     assert abs(held.errors["tpot_mean"]) < 0.05
+
+
+def test_a_capture_that_the_others_cannot_predict_is_a_warning_and_no_failure(monkeypatch):
+    """Two captures of which one alone identifies no law: the fit to both stands, one error is missing, and it says so."""
+    fit, calls = calibrate_module.fit_engine, []
+
+    def fails_once(*args):
+        calls.append(args)
+        if len(calls) == 1:
+            raise CalibrationError("too little")
+        return fit(*args)
+
+    monkeypatch.setattr(calibrate_module, "fit_engine", fails_once)
+    found = calibrate(captures(2), limits=PLAIN_LIMITS, evaluations=5, bootstrap=5)
+    assert len(found.held_out) == 1
+    assert found.intervals() == {}
+    assert any("too little to predict it" in warning for warning in found.warnings)
 
 
 def test_equal_lengths_are_warned_of():
