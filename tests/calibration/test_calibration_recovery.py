@@ -98,7 +98,12 @@ def test_a_capture_that_the_others_cannot_predict_is_a_warning_and_no_failure(mo
         return fit(*args)
 
     monkeypatch.setattr(calibrate_module, "fit_engine", fails_once)
-    found = calibrate(captures(2), limits=PLAIN_LIMITS, evaluations=5, bootstrap=5)
+    found = calibrate(
+        [captured(workload(seed, 80, rate=6.0), PLAIN_LAW, PLAIN_LIMITS) for seed in (1, 2)],
+        limits=PLAIN_LIMITS,
+        evaluations=5,
+        bootstrap=5,
+    )
     assert len(found.held_out) == 1
     assert found.intervals() == {}
     assert any("too little to predict it" in warning for warning in found.warnings)
