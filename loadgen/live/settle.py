@@ -2,7 +2,9 @@
 
 When many answers end at once, the next requests of their users must be sent before anything else is done; rows,
 histograms and the calls of later requests come after. A piece starts at most ``_WAIT_S`` after it was put here unless
-others are before it, and the loop goes round between two slices.
+others are before it, and the loop goes round between two slices. At most ``MOST``
+pieces wait: beyond that the oldest are done as new ones come, so a loop that never rests keeps up, and memory does not grow
+with the run.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+MOST = 1024
 _WAIT_S = 0.004
 _SLICE_NS = 1_000_000
 _PAUSE_S = 0.001
@@ -27,6 +30,8 @@ class Settling:
 
     def add(self, piece: Callable[[], None]) -> None:
         self._pieces.append(piece)
+        while len(self._pieces) > MOST:
+            self._do(self._pieces.popleft())
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_WAIT_S, self._slice)
 
