@@ -6,6 +6,7 @@ The same controller runs beside a simulation, a live run and a gateway. Pure: ou
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 
 import msgspec
@@ -28,7 +29,7 @@ class SlotMove(msgspec.Struct, frozen=True, kw_only=True):
     sequences: int
 
 
-class SlotControl:
+class SlotControl(ABC):
     """``slots``: those to start with, by backend; ``sequences`` is moved within [least, most], ``prefill_tokens`` (X) stays.
 
     ``reads_waiting``: it wants to be told, before each decision, how many requests wait inside the engines.
@@ -48,18 +49,18 @@ class SlotControl:
             start = _START if given.sequences is None else given.sequences
             self._keep(now_ns, name, Slots(sequences=self._within(start), prefill_tokens=given.prefill_tokens))
 
-    def set_tenants(self, tenants: Iterable[Tenant]) -> None:
+    def set_tenants(self, tenants: Iterable[Tenant]) -> None:  # noqa: B027 (not every rule reads it)
         """Other tenants, or other promises, from now on."""
 
-    def observe(self, outcome: Outcome) -> None:
+    def observe(self, outcome: Outcome) -> None:  # noqa: B027 (not every rule reads it)
         """Take in one request that ended."""
 
-    def observe_waiting(self, backend: str, *, waiting: int, outstanding: int, now_ns: int) -> None:
+    def observe_waiting(self, backend: str, *, waiting: int, outstanding: int, now_ns: int) -> None:  # noqa: B027 (not every rule reads it)
         """``waiting`` of the ``outstanding`` requests at a backend stand in the engine's own queue."""
 
+    @abstractmethod
     def decide(self, now_ns: int, *, queued: bool) -> dict[str, int]:
         """The new D of each backend that shall change. ``queued``: something waits in our queue."""
-        raise NotImplementedError
 
     def control(self, now_ns: int, *, queued: bool) -> list[SlotsChanged]:
         """The decision as the events that a driver hands to its dispatcher. To be asked every ``period_ns``."""

@@ -11,7 +11,14 @@ from rich.console import Console
 
 from lmperf.cli.capacity_text import answer_data, print_points, sentence
 from lmperf.cli.counting import counted
-from lmperf.cli.live_checks import check_data, confirm_live, loads_around, print_checks, refuse_missing_secrets
+from lmperf.cli.live_checks import (
+    check_data,
+    codes_of,
+    confirm_live,
+    loads_around,
+    print_checks,
+    refuse_missing_secrets,
+)
 from lmperf.cli.output import output_folder, results_folder
 from lmperf.cli.scenarios import named_scenario
 from lmperf.console import Progress, results_console
@@ -106,13 +113,7 @@ def _write(directory: Path, answer: CapacityAnswer, checks: Sequence[LiveCheck])
 
 
 def _exit_code(answer: CapacityAnswer, checks: Sequence[LiveCheck]) -> ExitCode:
-    codes = [ExitCode.OK]
-    if answer.interrupted or any(check.result.interrupted for check in checks):
-        codes.append(ExitCode.INTERRUPTED)
-    if any(check.result.target_failed is not None for check in checks):
-        codes.append(ExitCode.BACKEND)
-    if any(not check.result.summary.validity.valid for check in checks):
-        codes.append(ExitCode.INVALID)
+    codes = codes_of(checks, interrupted=answer.interrupted)
     unreachable = answer.target_rate is not None and all(
         found.fleet is None or found.fleet.count is None for found in answer.policies
     )

@@ -13,6 +13,7 @@ from rich.table import Table
 from lmperf.cli.output import percentiles_of
 from lmperf.cli.run_command import run_once
 from lmperf.console import Progress
+from lmperf.exit_codes import ExitCode
 from lmperf.scenario.faults import ScenarioError
 from lmperf.scenario.load import Scenario
 from lmperf.scenario.plan import Plan
@@ -127,3 +128,15 @@ def check_data(check: LiveCheck) -> dict[str, object]:
         },
         "folder": None if check.result.directory is None else check.result.directory.name,
     }
+
+
+def codes_of(checks: Sequence[LiveCheck], *, interrupted: bool) -> list[ExitCode]:
+    """Exit codes of an answer and the live runs that confirm it; ``interrupted``: the answer itself was."""
+    codes = [ExitCode.OK]
+    if interrupted or any(check.result.interrupted for check in checks):
+        codes.append(ExitCode.INTERRUPTED)
+    if any(check.result.target_failed is not None for check in checks):
+        codes.append(ExitCode.BACKEND)
+    if any(not check.result.summary.validity.valid for check in checks):
+        codes.append(ExitCode.INVALID)
+    return codes

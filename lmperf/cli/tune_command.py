@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lmperf.cli.counting import counted
-from lmperf.cli.live_checks import check_data, confirm_live, print_checks, refuse_missing_secrets
+from lmperf.cli.live_checks import check_data, codes_of, confirm_live, print_checks, refuse_missing_secrets
 from lmperf.cli.output import output_folder, results_folder
 from lmperf.cli.scenarios import named_scenario
 from lmperf.console import Progress, results_console
@@ -60,14 +60,7 @@ def run(args: argparse.Namespace) -> ExitCode:
 
 
 def _exit_code(answer: TuneAnswer, checks: Sequence[LiveCheck]) -> ExitCode:
-    codes = [ExitCode.OK]
-    if answer.interrupted or any(check.result.interrupted for check in checks):
-        codes.append(ExitCode.INTERRUPTED)
-    if any(check.result.target_failed is not None for check in checks):
-        codes.append(ExitCode.BACKEND)
-    if any(not check.result.summary.validity.valid for check in checks):
-        codes.append(ExitCode.INVALID)
-    return worst(codes)
+    return worst(codes_of(checks, interrupted=answer.interrupted))
 
 
 def _say(console: Console, answer: TuneAnswer) -> None:
