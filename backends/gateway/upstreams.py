@@ -50,11 +50,11 @@ class Exchange:
 
     def pause_reading(self) -> None:
         if self._connection is not None and self._connection.is_open:
-            self._connection.transport.pause_reading()
+            self._connection.pause_reading()
 
     def resume_reading(self) -> None:
         if self._connection is not None and self._connection.is_open:
-            self._connection.transport.resume_reading()
+            self._connection.resume_reading()
 
     def close(self) -> None:
         """Give the socket back if the response has ended, else close it, which tells the upstream to stop."""
@@ -64,7 +64,7 @@ class Exchange:
         self.sent_ns = connection.sent_ns
         reusable = self.relay.reusable and self.relay.done.done() and self.relay.fault is None
         if reusable and connection.is_open:
-            connection.transport.resume_reading()
+            connection.resume_reading()
         self.relay.release()
         self._pool.release(connection, reusable=reusable)
 

@@ -14,6 +14,8 @@ from backends.wire.connection import Connection
 from backends.wire.faults import WireError, fault_of
 from backends.wire.options import WireOptions
 from backends.wire.proxy import Proxy, TunnelReply, connect_head, proxy_for
+from backends.wire.stream_socket import StreamSocket
+from backends.wire.tls import Tls
 from backends.wire.url import Origin
 from scheduler.request import ErrorClass
 
@@ -39,7 +41,7 @@ class Dialer:
         self._lookups: dict[tuple[str, int], asyncio.Task[list[str]]] = {}
         self._best: dict[tuple[str, int], str] = {}
         self._proxies: dict[Origin, Proxy | None] = {}
-        self._tls: ssl.SSLContext | None = None
+        self._context: ssl.SSLContext | None = None
 
     def proxy(self, origin: Origin) -> Proxy | None:
         if origin not in self._proxies:
@@ -57,11 +59,12 @@ class Dialer:
             async with asyncio.timeout(limit_s):
                 proxy = self.proxy(origin)
                 first = proxy.origin if proxy is not None else origin
-                connection = await self._tcp(first, on_lost)
+                link = await self._tcp(first)
+                connection = Connection(link, self._clock, on_lost)
                 if origin.scheme == "https":
                     if proxy is not None:
                         await self._tunnel(connection, origin, proxy)
-                    await self._start_tls(connection, origin)
+                    connection.upgrade(await self._tls_over(link, origin))
         except TimeoutError as exc:
             if connection is not None:
                 connection.abort()
@@ -73,8 +76,7 @@ class Dialer:
             raise
         return connection, self._clock() - start_ns
 
-    async def _tcp(self, origin: Origin, on_lost: Callable[[Connection], None]) -> Connection:
-        loop = asyncio.get_running_loop()
+    async def _tcp(self, origin: Origin) -> StreamSocket:
         key = (origin.host, origin.port)
         addresses = await self._addresses(origin)
         share_s = self._options.connect_timeout_s / max(1, len(addresses))
@@ -83,14 +85,14 @@ class Dialer:
             try:
                 # A dead address (an IPv6 route that leads nowhere) must leave time for the others.
                 async with asyncio.timeout(share_s if left else None):
-                    _, connection = await loop.create_connection(
-                        lambda: Connection(self._clock, on_lost), address, origin.port
+                    link = await StreamSocket.connect(
+                        address, origin.port, self._clock, system_stamps=self._options.system_stamps
                     )
             except OSError as exc:
                 fault = fault_of(exc, str(origin))
             else:
                 self._best[key] = address
-                return connection
+                return link
         self._lookups.pop(key, None)
         raise fault
 
@@ -124,26 +126,21 @@ class Dialer:
         await reply.done
         connection.detach()
 
-    async def _start_tls(self, connection: Connection, origin: Origin) -> None:
+    async def _tls_over(self, link: StreamSocket, origin: Origin) -> Tls:
+        tls = Tls(link, self._tls_context(), origin.host)
         try:
-            transport = await asyncio.get_running_loop().start_tls(
-                connection.transport, connection, self._tls_context(), server_hostname=origin.host
-            )
+            await tls.handshake()
         except ssl.SSLError as exc:
             raise fault_of(exc, str(origin)) from exc
-        except TimeoutError:
-            raise
         except OSError as exc:
             detail = f"TLS with {origin}: the server closed the connection during the handshake"
             raise WireError(ErrorClass.TLS, detail) from exc
-        if transport is None:
-            raise WireError(ErrorClass.TLS, f"TLS with {origin}: the connection closed during the handshake")
-        connection.upgraded(transport)
+        return tls
 
     def _tls_context(self) -> ssl.SSLContext:
-        if self._tls is None:
-            self._tls = tls_context(insecure=self._options.insecure, ca_file=self._options.ca_file)
-        return self._tls
+        if self._context is None:
+            self._context = tls_context(insecure=self._options.insecure, ca_file=self._options.ca_file)
+        return self._context
 
 
 def tls_context(*, insecure: bool, ca_file: str | None) -> ssl.SSLContext:

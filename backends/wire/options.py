@@ -14,7 +14,8 @@ class WireOptions:
     ``insecure`` accepts any certificate; ``ca_file`` trusts one more authority. ``proxy``: None goes direct whatever
     the environment says, ``"env"`` follows HTTP_PROXY, HTTPS_PROXY and NO_PROXY, a URL is used for everything.
     ``max_connections`` an origin; None is no limit. ``max_event_bytes`` and ``max_header_bytes`` bound what one
-    event, and what comes without any body, may take before the stream counts as broken.
+    event, and what comes without any body, may take before the stream counts as broken. ``system_stamps``: receipt is
+    when the system received the bytes, where it says so; False: when this process read them.
     """
 
     connect_timeout_s: float = 10.0
@@ -29,6 +30,7 @@ class WireOptions:
     max_header_bytes: int = 256 << 10
     max_redirects: int = 3
     done_grace_s: float = 0.1
+    system_stamps: bool = True
 
     def __post_init__(self) -> None:
         for name in ("connect_timeout_s", "token_timeout_s", "first_token_timeout_s", "total_timeout_s"):

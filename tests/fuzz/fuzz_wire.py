@@ -26,7 +26,7 @@ def main() -> None:
             check(data[0], data[4:], data[1:4], loop)
 
     with tempfile.TemporaryDirectory() as corpus:
-        for head in range(5):
+        for head in range(6):
             for number, seed in enumerate(SEEDS):
                 (Path(corpus) / f"{head}-{number}").write_bytes(bytes([head, 7, 90, 200]) + seed)
         atheris.Setup([sys.argv[0], f"-max_total_time={seconds}", "-max_len=2048", corpus], one)

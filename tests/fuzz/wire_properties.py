@@ -21,6 +21,7 @@ HEADS = (
 """What the fuzzed bytes follow, chosen by the first of them."""
 
 SEEDS = (
+    b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n',
     b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\ndata: [DONE]\n\n',
     b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}\r\n\r\n: ping\r\n\r\n',
     b'data:{"choices":[{"index":0,"text":"","token_ids":[1,2]}],"usage":{"completion_tokens":2}}\n\n',
@@ -64,14 +65,29 @@ def outcome(segments: Sequence[bytes], loop: asyncio.AbstractEventLoop) -> tuple
 
 
 def check(head: int, body: bytes, places: Sequence[int], loop: asyncio.AbstractEventLoop) -> None:
-    """``body`` after a head, whole, cut at ``places`` and byte by byte: all three come to the same."""
-    stream = HEADS[head % len(HEADS)] + body
-    if head % len(HEADS) == 0:
-        # In one chunk of the transfer coding, so that the events are reached however they look.
-        stream = HEADS[0] + f"{len(body):x}\r\n".encode() + body + b"\r\n0\r\n\r\n" if body else HEADS[0] + b"0\r\n\r\n"
+    """``body`` after a head, whole, cut at ``places``, at its own chunks and byte by byte: all come to the same."""
+    kind = head % (len(HEADS) + 1)
+    if kind == len(HEADS):
+        # Every event in a chunk of the transfer coding, as servers send them.
+        events = [piece + b"\n\n" for piece in body.split(b"\n\n")]
+        pieces = [HEADS[0], *(_chunk(event) for event in events), b"0\r\n\r\n"]
+    elif kind == 0:
+        # In one chunk, so that the events are reached however they look.
+        pieces = [HEADS[0], *([_chunk(body)] if body else []), b"0\r\n\r\n"]
+    else:
+        pieces = [HEADS[kind], body]
+    stream = b"".join(pieces)
     edges = [0, *sorted(place % (len(stream) + 1) for place in places), len(stream)]
     whole = outcome([stream], loop)
-    for segments in ([stream[a:b] for a, b in pairwise(edges)], [stream[i : i + 1] for i in range(len(stream))]):
+    for segments in (
+        pieces,
+        [stream[a:b] for a, b in pairwise(edges)],
+        [stream[i : i + 1] for i in range(len(stream))],
+    ):
         parts = outcome(segments, loop)
         if parts != whole:
             raise AssertionError(f"cut differently it came to {parts}, whole to {whole}")
+
+
+def _chunk(data: bytes) -> bytes:
+    return b"%x\r\n%s\r\n" % (len(data), data)

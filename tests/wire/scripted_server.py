@@ -206,6 +206,7 @@ class Bench:
 
     def client(self, url: str, *, real_clock: bool = False, **options: object) -> WireClient:
         clock = time.monotonic_ns if real_clock else self.clock
+        options = {"system_stamps": real_clock, **options}
         client = WireClient(url, clock=clock, options=WireOptions(**options))
         self._clients.append(client)
         return client

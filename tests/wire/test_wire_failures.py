@@ -280,10 +280,16 @@ async def test_a_stall_after_the_finish_reason_is_a_success(bench):
 
 async def test_the_total_time_out_covers_the_wait_for_a_socket(bench):
     """With a limit on sockets, waiting for one is part of the call; the place in the line is given up."""
-    server = await bench.server(silent, answering(text("a", "stop"), DONE))
+    both_over = asyncio.Event()
+
+    async def script(peer):
+        await (answering(text("a", "stop"), DONE) if both_over.is_set() else silent)(peer)
+
+    server = await bench.server(script, script, script)
     client = bench.client(server.url, real_clock=True, max_connections=1, total_timeout_s=0.1)
     both = await asyncio.gather(bench.ask(client), bench.ask(client))
     assert {(result.status, result.error_class) for result in both} == {(Status.TIMED_OUT, ErrorClass.TOTAL_TIMEOUT)}
+    both_over.set()
     assert (await bench.ask(client)).status is Status.OK
 
 

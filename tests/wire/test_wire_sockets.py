@@ -63,7 +63,8 @@ async def test_a_limit_is_kept_and_waiters_are_served_in_order(bench):
     results = await asyncio.gather(*(bench.ask(client, call(body=body)) for body in bodies))
     assert {result.status for result in results} == {Status.OK}
     assert server.connections == client_limit
-    assert order[2:] == bodies[2:]
+    # Of those on the wire at one time the server may read either first.
+    assert all(abs(place - int(body)) < client_limit for place, body in enumerate(order))
 
 
 async def test_a_cancelled_waiter_leaves_its_place_to_the_next(bench):
@@ -386,7 +387,7 @@ async def test_a_dead_address_leaves_time_for_a_living_one(bench):
     burst.pop().cancel()
     released.set()
     for connection, _ in await asyncio.gather(*burst):
-        assert connection.transport.get_extra_info("peername")[0] == "127.0.0.1"
+        assert connection.peer == "127.0.0.1"
         connection.abort()
         await connection.wait_closed()
     assert lookups == ["three.invalid"]

@@ -1,0 +1,229 @@
+"""A connected TCP socket that knows when its bytes arrived.
+
+Linux stamps every segment as it is received (SO_TIMESTAMPNS, socket(7)), whatever this process does at that moment. A
+read asks how long ago that was, and so the stamp of a token does not depend on how soon a busy event loop gets round to
+it. Where the system does not stamp, the instant of the read is taken.
+
+Several segments that wait to be read come together, with the stamp of the last of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+import socket
+import struct
+import sys
+import time
+from collections.abc import Callable
+from typing import Protocol
+from weakref import WeakKeyDictionary
+
+from backends.protocol import Clock
+
+_READ_MOST = 64 << 10
+_TIMESPEC = struct.Struct("qq")
+_timespec = _TIMESPEC.unpack
+_system_time_ns = time.time_ns
+_ANCILLARY_MOST = socket.CMSG_SPACE(_TIMESPEC.size) if hasattr(socket, "CMSG_SPACE") else 0
+_SO_TIMESTAMPNS = 35
+"""asm-generic/socket.h; Python does not name it, and a few architectures number it otherwise."""
+
+STAMPS_SUPPORTED = sys.platform == "linux" and platform.machine() in {"x86_64", "aarch64"}
+
+
+_reading: WeakKeyDictionary[asyncio.AbstractEventLoop, list[memoryview]] = WeakKeyDictionary()
+
+
+def _buffers_of(loop: asyncio.AbstractEventLoop) -> list[memoryview]:
+    """One buffer for all that a loop reads. A read that made its own, as large as the largest and then cut down to what
+    came, would leave a hole in the heap for every segment that is kept."""
+    buffers = _reading.get(loop)
+    if buffers is None:
+        buffers = _reading[loop] = [memoryview(bytearray(_READ_MOST))]
+    return buffers
+
+
+class Sink(Protocol):
+    """Who takes what happens on a socket. ``lost`` comes last and exactly once, whoever closed it."""
+
+    def received(self, data: bytes, arrived_ns: int) -> None: ...
+
+    def ended(self) -> None:
+        """The peer will send no more; the socket closes by itself."""
+
+    def drained(self) -> None:
+        """Everything written is with the system now, after some of it had to wait."""
+
+    def lost(self, exc: OSError | None) -> None: ...
+
+
+class Link(Protocol):
+    """What carries bytes for a connection: a socket, or TLS over one."""
+
+    @property
+    def unsent(self) -> int:
+        """Bytes written that the system has not taken yet."""
+
+    @property
+    def peer(self) -> str:
+        """The address of the other end."""
+
+    def start(self, sink: Sink) -> None: ...
+
+    def write(self, data: bytes) -> None: ...
+
+    def abort(self) -> None:
+        """Close now; what is unsent is dropped."""
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+
+class StreamSocket:
+    """Reads and writes one socket on the running loop. ``clock``: ns; stamps are on it. ``system_stamps``: take the
+    system's stamps of receipt where it has them.
+    """
+
+    def __init__(self, sock: socket.socket, clock: Clock, *, system_stamps: bool = True) -> None:
+        self._sock = sock
+        self._fd = sock.fileno()
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._recvmsg_into = sock.recvmsg_into
+        self._buffers = _buffers_of(self._loop)
+        self._view = self._buffers[0]
+        self._sink: Sink | None = None
+        self._received: Callable[[bytes, int], None]
+        self._buffer = bytearray()
+        self._closed = False
+        self._stamped = system_stamps and STAMPS_SUPPORTED
+        if self._stamped:
+            try:
+                sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+            except OSError:  # a sandbox without it
+                self._stamped = False
+
+    @classmethod
+    async def connect(cls, address: str, port: int, clock: Clock, *, system_stamps: bool = True) -> StreamSocket:
+        """Connect to an IPv4 or IPv6 address. Raises OSError."""
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            sock.settimeout(0)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await asyncio.get_running_loop().sock_connect(sock, (address, port))
+            return cls(sock, clock, system_stamps=system_stamps)
+        except BaseException:
+            sock.close()
+            raise
+
+    @property
+    def unsent(self) -> int:
+        return len(self._buffer)
+
+    @property
+    def peer(self) -> str:
+        return str(self._sock.getpeername()[0])
+
+    def start(self, sink: Sink) -> None:
+        """Hand what comes to ``sink`` from now on; called again, to another one."""
+        begins = self._sink is None
+        self._sink = sink
+        self._received = sink.received
+        if begins:
+            self.resume_reading()
+
+    def write(self, data: bytes) -> None:
+        """Hand ``data`` to the system at once, as far as it takes it; the rest as soon as it does."""
+        if self._closed:
+            return
+        if self._buffer:
+            self._buffer += data
+            return
+        try:
+            sent = self._sock.send(data)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        except OSError as exc:
+            self._close(exc)
+            return
+        if sent < len(data):
+            self._buffer += memoryview(data)[sent:]
+            self._loop.add_writer(self._fd, self._write_more)
+
+    def abort(self) -> None:
+        self._close(None)
+
+    def pause_reading(self) -> None:
+        if not self._closed:
+            self._loop.remove_reader(self._fd)
+
+    def resume_reading(self) -> None:
+        if not self._closed:
+            self._loop.add_reader(self._fd, self._read_stamped if self._stamped else self._read)
+
+    def _read_stamped(self) -> None:
+        try:
+            size, ancillary, _, _ = self._recvmsg_into(self._buffers, _ANCILLARY_MOST)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as exc:
+            self._close(exc)
+            return
+        now_ns = self._clock()
+        if ancillary:
+            # How long ago, not when: the system's stamp is on the clock that people set.
+            seconds, ns = _timespec(ancillary[0][2])
+            age_ns = _system_time_ns() - seconds * 1_000_000_000 - ns
+            if age_ns > 0:
+                now_ns -= age_ns
+        if size:
+            self._received(bytes(self._view[:size]), now_ns)
+        else:
+            self._end()
+
+    def _read(self) -> None:
+        try:
+            size = self._sock.recv_into(self._view)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as exc:
+            self._close(exc)
+            return
+        if size:
+            self._received(bytes(self._view[:size]), self._clock())
+        else:
+            self._end()
+
+    def _end(self) -> None:
+        assert self._sink is not None, "reads begin with start"
+        self._sink.ended()
+        self._close(None)
+
+    def _write_more(self) -> None:
+        try:
+            sent = self._sock.send(self._buffer)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as exc:
+            self._close(exc)
+            return
+        del self._buffer[:sent]
+        if not self._buffer:
+            self._loop.remove_writer(self._fd)
+            if self._sink is not None:
+                self._sink.drained()
+
+    def _close(self, exc: OSError | None) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._loop.remove_reader(self._fd)
+        self._loop.remove_writer(self._fd)
+        self._buffer.clear()
+        self._sock.close()
+        if self._sink is not None:
+            # Not at once: who closes a socket does not expect to be called back by it.
+            self._loop.call_soon(self._sink.lost, exc)

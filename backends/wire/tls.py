@@ -1,0 +1,136 @@
+"""TLS over a stream socket: OpenSSL between two buffers in memory, so that receipt keeps the socket's own stamps."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+
+from backends.wire.stream_socket import Sink, StreamSocket
+
+_READ_MOST = 256 << 10
+
+
+class Tls:
+    """The client's end. ``await handshake()`` first; it raises OSError (ssl.SSLError among them) when it fails, and then
+    the socket is closed."""
+
+    def __init__(self, socket: StreamSocket, context: ssl.SSLContext, server_hostname: str) -> None:
+        self._socket = socket
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._ssl = context.wrap_bio(self._incoming, self._outgoing, server_hostname=server_hostname)
+        self._shaken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._sink: Sink | None = None
+        self._over = False
+
+    @property
+    def unsent(self) -> int:
+        return self._socket.unsent
+
+    @property
+    def peer(self) -> str:
+        return self._socket.peer
+
+    async def handshake(self) -> None:
+        self._socket.start(self)
+        self._shake()
+        try:
+            await self._shaken
+        except asyncio.CancelledError:
+            self.abort()
+            raise
+
+    def start(self, sink: Sink) -> None:
+        """``sink`` takes what is decrypted from now on."""
+        self._sink = sink
+
+    def write(self, data: bytes) -> None:
+        if self._over:
+            return
+        try:
+            self._ssl.write(data)
+        except OSError as exc:
+            self._fail(exc)
+            return
+        self._flush()
+
+    def abort(self) -> None:
+        self._over = True
+        self._socket.abort()
+
+    def pause_reading(self) -> None:
+        self._socket.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._socket.resume_reading()
+
+    # What the socket calls.
+
+    def received(self, data: bytes, arrived_ns: int) -> None:
+        if self._over:
+            return
+        self._incoming.write(data)
+        if not self._shaken.done():
+            self._shake()
+        if self._over or not self._shaken.done():
+            return
+        try:
+            while not self._over:
+                text = self._ssl.read(_READ_MOST)
+                if not text:
+                    self._closed_by_peer()
+                    return
+                if self._sink is not None:
+                    self._sink.received(text, arrived_ns)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            self._flush()
+        except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+            self._closed_by_peer()
+        except OSError as exc:
+            self._fail(exc)
+
+    def ended(self) -> None:
+        """The socket's end without TLS's own closing message: servers do that; HTTP tells whether anything is missing."""
+        if not self._over and self._sink is not None:
+            self._over = True
+            self._sink.ended()
+
+    def drained(self) -> None:
+        if self._sink is not None:
+            self._sink.drained()
+
+    def lost(self, exc: OSError | None) -> None:
+        self._over = True
+        if not self._shaken.done():
+            self._shaken.set_exception(exc or ConnectionAbortedError("closed during the handshake"))
+        if self._sink is not None:
+            self._sink.lost(exc)
+
+    def _shake(self) -> None:
+        try:
+            self._ssl.do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            self._flush()
+        except OSError as exc:
+            self._flush()  # the alert that tells the server why
+            self._shaken.set_exception(exc)
+            self.abort()
+        else:
+            self._flush()
+            self._shaken.set_result(None)
+
+    def _closed_by_peer(self) -> None:
+        self.ended()
+        self._socket.abort()
+
+    def _fail(self, exc: OSError) -> None:
+        """Broken TLS: the sink hears of it, and the socket goes."""
+        self._over = True
+        sink, self._sink = self._sink, None
+        self._socket.abort()
+        if sink is not None:
+            asyncio.get_running_loop().call_soon(sink.lost, exc)
+
+    def _flush(self) -> None:
+        if self._outgoing.pending:
+            self._socket.write(self._outgoing.read())

@@ -1,0 +1,130 @@
+"""When bytes arrived, by the system's own stamp, on real sockets and in real time."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import threading
+import time
+
+import pytest
+from scripted_server import DONE, HEAD, call, text
+
+from backends.wire import stream_socket
+from backends.wire.connection import Connection
+from scheduler.request import Status
+
+BUSY_S = 0.4
+
+
+class ThreadServer:
+    """Answers one request from a thread: the head at once, one token 0.1 s later, whatever the client's loop does.
+    ``before_ns`` and ``after_ns``: around the sending of the token.
+    """
+
+    def __init__(self, tls: ssl.SSLContext | None) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._tls = tls
+        self.port = self._listener.getsockname()[1]
+        self.before_ns = self.after_ns = 0
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        sock, _ = self._listener.accept()
+        if self._tls is not None:
+            sock = self._tls.wrap_socket(sock, server_side=True)
+        with sock:
+            sock.settimeout(20)
+            asked = b""
+            while b"\r\n\r\n" not in asked:
+                asked += sock.recv(65536)
+            sock.sendall(HEAD)
+            time.sleep(0.1)
+            self.before_ns = time.monotonic_ns()
+            sock.sendall(chunk(text("a", "stop")))
+            self.after_ns = time.monotonic_ns()
+            time.sleep(0.1)
+            sock.sendall(chunk(DONE) + b"0\r\n\r\n")
+            while sock.recv(65536):
+                pass
+
+    def close(self) -> None:
+        self._listener.close()
+        self._thread.join(20)
+
+
+def chunk(body: bytes) -> bytes:
+    return b"%x\r\n%s\r\n" % (len(body), body)
+
+
+async def while_the_loop_is_away(bench, certificate, scheme):
+    """One call, during which the client's event loop does nothing else but sleep from before the token is sent until all
+    of the answer has come. The result, the server, and when the loop came back."""
+    context = None
+    if scheme == "https":
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*certificate)
+    server = ThreadServer(context)
+    try:
+        client = bench.client(f"{scheme}://127.0.0.1:{server.port}", real_clock=True, insecure=True)
+        await client.warm_up(1)
+        asking = asyncio.ensure_future(bench.ask(client, call()))
+        await asyncio.sleep(0.05)  # the request is sent, and the head has come
+        time.sleep(BUSY_S)  # noqa: ASYNC251 (a loop that is away is what this is about)
+        back_ns = time.monotonic_ns()
+        result = await asking
+        await client.close()
+    finally:
+        server.close()
+    assert result.status is Status.OK, result.detail
+    return result, server, back_ns
+
+
+@pytest.mark.skipif(not stream_socket.STAMPS_SUPPORTED, reason="the system stamps no receipt")
+@pytest.mark.parametrize("scheme", ["http", "https"])
+async def test_receipt_is_when_the_system_received_it(bench, certificate, scheme):
+    """A loop that was away for 0.4 s finds the stamp of the bytes, not of its own coming back."""
+    result, server, back_ns = await while_the_loop_is_away(bench, certificate, scheme)
+    assert server.before_ns <= result.chunk_ns[0] < back_ns
+    # The end followed 0.1 s after the token: read together with it, it has the stamp of what came last.
+    assert result.chunk_ns[0] <= result.finished_ns < back_ns
+
+
+async def test_without_the_systems_stamps_it_is_when_it_was_read(bench, certificate, monkeypatch):
+    """Systems that stamp nothing: as good as reading soon."""
+    monkeypatch.setattr(stream_socket, "STAMPS_SUPPORTED", False)
+    result, _, back_ns = await while_the_loop_is_away(bench, certificate, "http")
+    assert result.chunk_ns[0] >= back_ns
+
+
+class QuietLink:
+    """Takes everything at once."""
+
+    unsent = 0
+
+    def start(self, sink):
+        self.sink = sink
+
+    def write(self, data):
+        pass
+
+
+class Kept:
+    def __init__(self):
+        self.stamps = []
+
+    def feed(self, data, now_ns):
+        self.stamps.append(now_ns)
+
+
+async def test_nothing_is_received_before_it_was_asked_for():
+    """A process that is put aside between sending and reading the clock stamps the sending late: the answer is not
+    moved before it."""
+    link, kept = QuietLink(), Kept()
+    connection = Connection(link, lambda: 1000, lambda _: None)
+    connection.send(b"x", kept)
+    for arrived_ns in (900, 1000, 1100):
+        link.sink.received(b"y", arrived_ns)
+    assert kept.stamps == [1000, 1000, 1100]
