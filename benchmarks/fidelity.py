@@ -2,8 +2,9 @@
 
 Each capture of FOLDER (default: the measured captures of one vLLM server beside the checkout) is predicted by a server model
 calibrated on the others, leave one capture out. With ``--judge`` the model is calibrated on all of FOLDER and predicts the
-captures of the other folder, which it has never seen. ``--preset`` judges the shipped preset instead of a fit (on FOLDER it was
-fitted to these captures, so its errors are of runs that it has seen).
+captures of the other folder, which it has never seen. A capture is a ``*.jsonl.gz`` file of that server's own benchmark, or
+the folder of an ``lmperf run`` (``benchmarks/live_captures.py`` makes some). ``--preset`` judges the shipped preset instead
+of a fit (on FOLDER it was fitted to these captures, so its errors are of runs that it has seen).
 
 Printed: signed error of each figure and capture, the mean absolute error beside the bar, the same of the design's prototype (a
 simple law fitted once, by hand: what a simple law leaves on these captures), where captures repeat one load the distance to
@@ -23,6 +24,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from lmperf.wiring.captured import observations_of
+from loadgen.trace.reader import read_trace
 from scheduler.calibration.calibrate import EVALUATIONS, HeldOut, calibrate, mean_absolute
 from scheduler.calibration.figures import errors, figures
 from scheduler.calibration.observations import Observations
@@ -62,6 +65,9 @@ REPEATS = (
 (the client draws the same lengths and scales the same gaps)."""
 
 
+_NO_CAPTURES = "no captures there: *.jsonl.gz files, or folders of lmperf runs (each with a requests.parquet)"
+
+
 def load_capture(path: Path) -> Observations:
     """One capture: a header line, then a line a request (``sent_s``, ``ttft_s``, ``itl_ms``, token counts)."""
     with gzip.open(path, "rt") as lines:
@@ -88,22 +94,32 @@ def load_capture(path: Path) -> Observations:
 
 
 def load_captures(folder: Path = DEFAULT) -> list[Observations]:
-    """All captures of a folder, by name."""
-    return [load_capture(path) for path in sorted(folder.glob("*.jsonl.gz"))]
+    """All captures of a folder, by name: files of the benchmark, then folders of lmperf's runs."""
+    files = [load_capture(path) for path in sorted(folder.glob("*.jsonl.gz"))]
+    return files + [observations_of(read_trace(path.parent)) for path in sorted(folder.glob("*/requests.parquet"))]
 
 
 def _ns(seconds: object) -> np.ndarray:
     return np.rint(np.asarray(seconds, dtype=np.float64) * 1e9).astype(np.int64)
 
 
-def print_errors(held: list[HeldOut]) -> None:
-    print(f"{'signed error, %':14s}" + "".join(f"{name:>12s}" for name in BARS))
-    for one in held:
-        print(f"{one.capture:14s}" + "".join(f"{100 * one.errors[name]:+12.1f}" for name in BARS))
+def print_errors(held: list[HeldOut], *, markdown: bool = False) -> None:
     means = mean_absolute(held)
-    print(f"{'mean absolute':14s}" + "".join(f"{100 * means[name]:12.1f}" for name in BARS))
-    print(f"{'must':14s}" + "".join(f"{100 * must:12.1f}" for must, _ in BARS.values()))
-    print(f"{'aim':14s}" + "".join(f"{100 * aim:12.1f}" for _, aim in BARS.values()))
+    rows = [(one.capture, [f"{100 * one.errors[name]:+.1f}" for name in BARS]) for one in held]
+    rows.append(("mean absolute", [f"{100 * means[name]:.1f}" for name in BARS]))
+    rows.append(("must", [f"{100 * must:.1f}" for must, _ in BARS.values()]))
+    rows.append(("aim", [f"{100 * aim:.1f}" for _, aim in BARS.values()]))
+    print_rows("signed error, %", rows, markdown=markdown)
+
+
+def print_rows(what: str, rows: list[tuple[str, list[str]]], *, markdown: bool) -> None:
+    """A column a figure of BARS, a row a capture."""
+    for title, cells in [(what, list(BARS)), *rows]:
+        print(
+            f"| {title} | {' | '.join(cells)} |" if markdown else f"{title:16s}" + "".join(f"{c:>12s}" for c in cells)
+        )
+        if markdown and title == what:
+            print("|---" * (len(cells) + 1) + "|")
 
 
 def print_repeats(captures: list[Observations], laws: dict[str, StepLaw], limits: ServerLimits) -> None:
@@ -124,7 +140,7 @@ def print_repeats(captures: list[Observations], laws: dict[str, StepLaw], limits
             print(f"  {title:20s} {whose:10s} " + ", ".join(cells))
 
 
-def print_repeated(captures: list[Observations], held: list[HeldOut]) -> None:
+def print_repeated(captures: list[Observations], held: list[HeldOut], *, markdown: bool = False) -> None:
     """For loads that were captured more than once: each prediction's distance to the range of its repeats."""
     groups: dict[tuple[bytes, bytes, int | None, int], list[str]] = {}
     for seen in captures:
@@ -138,6 +154,7 @@ def print_repeated(captures: list[Observations], held: list[HeldOut]) -> None:
     if not repeated:
         return
     print("\nsigned distance to the range of the repeats of the same load, %")
+    rows = []
     for names in repeated:
         for name in names:
             cells = []
@@ -145,8 +162,9 @@ def print_repeated(captures: list[Observations], held: list[HeldOut]) -> None:
                 values = [by_name[one][figure] for one in names]
                 predicted = by_name[name][figure] * (1 + errors_of[name][figure])
                 nearest = min(max(predicted, min(values)), max(values))
-                cells.append(f"{100 * (predicted / nearest - 1):+12.1f}")
-            print(f"{name:14s}" + "".join(cells))
+                cells.append(f"{100 * (predicted / nearest - 1):+.1f}")
+            rows.append((name, cells))
+    print_rows("distance, %", rows, markdown=markdown)
 
 
 def judged(captures: list[Observations], law: StepLaw, limits: ServerLimits) -> list[HeldOut]:
@@ -159,16 +177,17 @@ def main() -> None:
     parser.add_argument("folder", nargs="?", type=Path, default=DEFAULT)
     parser.add_argument("--judge", type=Path, metavar="FOLDER", help="fit on the first folder, judge on this one")
     parser.add_argument("--preset", action="store_true", help="judge the shipped preset instead of fitting")
+    parser.add_argument("--markdown", action="store_true", help="print the tables of errors as Markdown")
     parser.add_argument("--evaluations", type=int, default=EVALUATIONS, help="replays a fit")
     parser.add_argument("--output", type=Path, help="write the fitted server model here")
     parser.add_argument("--laws", type=Path, help="write the law that each capture was predicted from here (JSON)")
     args = parser.parse_args()
     captures = load_captures(args.folder)
     if not captures:
-        parser.error(f"{args.folder}: no *.jsonl.gz captures there")
+        parser.error(f"{args.folder}: {_NO_CAPTURES}")
     judge = load_captures(args.judge) if args.judge is not None else captures
     if not judge:
-        parser.error(f"{args.judge}: no *.jsonl.gz captures there")
+        parser.error(f"{args.judge}: {_NO_CAPTURES}")
     spec = PRESETS["h200-llama-8b"]
     if not args.preset:
         started = time.monotonic()
@@ -193,10 +212,10 @@ def main() -> None:
     else:
         held = list(done.held_out)
         print("each capture predicted from the others (leave one capture out)")
-    print_errors(held)
-    print_repeated(judge, held)
+    print_errors(held, markdown=args.markdown)
+    print_repeated(judge, held, markdown=args.markdown)
     print("\nthe design's prototype law on the same captures")
-    print_errors(judged(judge, PROTOTYPE, LIMITS))
+    print_errors(judged(judge, PROTOTYPE, LIMITS), markdown=args.markdown)
     print_repeats(captures, {"fit" if not args.preset else "preset": spec.law, "prototype": PROTOTYPE}, spec.limits)
     print("\n" + ", ".join(f"{name} {getattr(spec.law, name):.5g}" for name in StepLaw.__struct_fields__))
     if not args.preset:

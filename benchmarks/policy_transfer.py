@@ -2,6 +2,7 @@
 
     python -m benchmarks.policy_transfer [SCENARIO] [--policies fifo,wfq,...] [--jobs 1] [--output DIR]
     python -m benchmarks.policy_transfer --url http://127.0.0.1:8000 --tokenizer DIR   # a real server
+    python -m benchmarks.policy_transfer --url ... --runs-only; python -m benchmarks.policy_transfer --judge DIR
 
 Each policy runs live (the whole command, ``lmperf run``) at the scenario's baseline and raised loads, all with the same
 requests. A server model is calibrated from the two *fifo* runs' client-side timestamps alone, and the arrivals of those
@@ -9,6 +10,7 @@ runs are replayed in the simulator under every policy. Printed: TTFT P99 and att
 raised load, P99 decay and rho, live and predicted with signed errors, and how well the ranking agrees: Kendall's tau-b over
 the policies, by the worst tenant's attainment, by the victims' mean P99 and by decay. A run that called itself invalid is
 marked. ``--url``: a real server in place of the scenario's; its saturation is measured first, by a closed loop.
+``--runs-only`` leaves the tables for ``--judge``, which runs nothing: for a server that is there for minutes only.
 """
 
 from __future__ import annotations
@@ -169,6 +171,17 @@ def run_all(args: argparse.Namespace, policies: Sequence[str], extra: Sequence[s
     return dict(zip(jobs, folders, strict=True))
 
 
+def kept_runs(folder: Path) -> dict[tuple[str, str], Path]:
+    """The runs that an earlier call left: of each policy that ran at both loads, fifo first. Raises TransferError."""
+    names = {path.parent.name for path in folder.glob("*/requests.parquet")}
+    policies = [policy for policy in POLICIES.split(",") if {f"{policy}-{load}" for load in LOADS} <= names]
+    if "fifo" not in policies:
+        raise TransferError(
+            f"{folder}: no folders {' and '.join(f'fifo-{load}' for load in LOADS)} with a finished run"
+        )
+    return {(policy, load): folder / f"{policy}-{load}" for policy in policies for load in LOADS}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("scenario", nargs="?", type=Path, default=DEFAULT)
@@ -180,15 +193,30 @@ def main() -> None:
     parser.add_argument("--tokenizer", help="its tokenizer, for exact prompt lengths")
     parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE")
     parser.add_argument("--output", type=Path, default=Path("results/policy-transfer"))
+    parser.add_argument("--runs-only", action="store_true", help="only the live runs; --judge makes the tables")
+    parser.add_argument("--judge", type=Path, metavar="DIR", help="only the tables, of the runs that lie in DIR")
     args = parser.parse_args()
+    if args.judge is not None:
+        try:
+            folders = kept_runs(args.judge)
+        except TransferError as error:
+            parser.error(str(error))
+        compare(folders, args.judge)
+        return
     args.output.mkdir(parents=True, exist_ok=True)
-    policies = args.policies.split(",")
     extra: list[str] = []
     if args.url is not None:
         rate = saturation(args)
         print(f"saturation: {rate:,.0f} cost units/s", flush=True)
         extra = ["--model", args.url, "--set", f"load.saturation={rate:.0f}", *_tokenizer(args)]
-    folders = run_all(args, policies, extra)
+    folders = run_all(args, args.policies.split(","), extra)
+    if not args.runs_only:
+        compare(folders, args.output)
+
+
+def compare(folders: Mapping[tuple[str, str], Path], output: Path) -> None:
+    """Print, and write to ``output``, the tables of finished runs, by policy and load."""
+    policies = list(dict.fromkeys(policy for policy, _ in folders))
     captures = [captured_run(folders["fifo", load], recorded=True) for load in LOADS]
     server = model(captures)
     print("server model:", json.dumps({k: getattr(server.law, k) for k in server.law.__struct_fields__}), flush=True)
@@ -214,8 +242,8 @@ def main() -> None:
     print(
         "\nKendall's tau, live against predicted: " + ", ".join(f"{name} {value:.2f}" for name, value in taus.items())
     )
-    (args.output / "policy-transfer.md").write_text(text + "\n", encoding="utf-8")
-    (args.output / "policy-transfer.json").write_text(json.dumps({"tau": taus}, indent=2), encoding="utf-8")
+    (output / "policy-transfer.md").write_text(text + "\n", encoding="utf-8")
+    (output / "policy-transfer.json").write_text(json.dumps({"tau": taus}, indent=2), encoding="utf-8")
 
 
 if __name__ == "__main__":

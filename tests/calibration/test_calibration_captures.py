@@ -118,8 +118,8 @@ def test_captures_of_one_load_are_judged_by_their_range(captured, capsys):
     ]
     print_repeated([one, slower, captured["open_r8"]], held)
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines[2:]] == ["open_r30", "again"]
-    values = [float(value) for value in lines[2].split()[1:]]
+    assert [line.split()[0] for line in lines[3:]] == ["open_r30", "again"]
+    values = [float(value) for value in lines[3].split()[1:]]
     assert values[0] == 0.0
     assert values[1] == pytest.approx(100 * (4 / ratio - 1), abs=0.1)
     print_repeated([one, captured["open_r8"]], held)
