@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -105,9 +105,10 @@ def run_measured(
     log: Path,
     env: Mapping[str, str] | None = None,
     doubts: int | None = None,
+    on_start: Callable[[int], object] = lambda _: None,
 ) -> Cost:
-    """Run a child to its end, its output in ``log``. BenchError with the log's end for an exit code that is neither 0
-    nor ``doubts``.
+    """Run a child to its end, its output in ``log``; ``on_start`` is told its process id. BenchError with the log's end for
+    an exit code that is neither 0 nor ``doubts``.
     """
     start = time.monotonic()
     with log.open("wb") as output:
@@ -115,6 +116,7 @@ def run_measured(
             argv, stdout=output, stderr=subprocess.STDOUT, cwd=log.parent, env=child_environment(env)
         )
         try:
+            on_start(process.pid)
             _, status, usage = os.wait4(process.pid, 0)
         except BaseException:
             process.kill()

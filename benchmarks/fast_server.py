@@ -59,10 +59,12 @@ class Truth(msgspec.Struct, frozen=True):
 
 
 class Stats(msgspec.Struct, frozen=True):
-    """Counts since the start; ``cpu_s`` of this process and ``now_ns`` of the monotonic clock, to be subtracted."""
+    """Counts since the start: ``tokens`` of answers that ended, ``streamed`` also of those that have not; ``cpu_s`` of this
+    process and ``now_ns`` of the monotonic clock, to be subtracted."""
 
     requests: int
     tokens: int
+    streamed: int
     open_streams: int
     most_streams: int
     cpu_s: float
@@ -92,6 +94,7 @@ class Ledger:
         self._truth = truth
         self.requests = 0
         self.tokens = 0
+        self.streamed = 0
         self.open_streams = 0
         self.most_streams = 0
 
@@ -109,7 +112,9 @@ class Ledger:
     def stats(self) -> Stats:
         usage = resource.getrusage(resource.RUSAGE_SELF)
         cpu_s = usage.ru_utime + usage.ru_stime
-        return Stats(self.requests, self.tokens, self.open_streams, self.most_streams, cpu_s, time.monotonic_ns())
+        return Stats(
+            self.requests, self.tokens, self.streamed, self.open_streams, self.most_streams, cpu_s, time.monotonic_ns()
+        )
 
 
 def framed(payload: bytes) -> bytes:
@@ -242,6 +247,7 @@ class Peer(asyncio.Protocol):
         if not self._token_ns and self._role_ns is None:
             data = _HEAD + data
         self._left -= 1
+        self._server.ledger.streamed += 1
         is_last = self._left == 0
         if is_last:
             data += self._dialect.end(1, len(self._token_ns) + 1)
@@ -258,6 +264,7 @@ class Peer(asyncio.Protocol):
         count = self._left
         data = _HEAD + self._dialect.token * (count - 1) + self._dialect.last + self._dialect.end(1, count)
         self._token_ns.extend([time.monotonic_ns()] * count)
+        self._server.ledger.streamed += count
         self._transport.write(data)
         self._close_stream(finished=True)
 
