@@ -27,7 +27,8 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import kendalltau
 
-from lmperf.wiring.captured import CapturedRun, captured_run, known_limits, observations_of
+from lmperf.wiring.captured import CapturedRun, captured_run, known_limits
+from lmperf.wiring.observed import observations
 from lmperf.wiring.offline import as_captured, policy_choices
 from loadgen.offline.cell import record_cell
 from loadgen.recorder import record_trace
@@ -127,7 +128,7 @@ def measured(folder: Path, captured: CapturedRun) -> Columns:
 def model(captures: Sequence[CapturedRun]) -> ServerModelSpec:
     """The server, from client-side timestamps of the fifo runs alone."""
     found = calibrate(
-        [observations_of(captured.trace) for captured in captures],
+        observations([captured.trace for captured in captures]),
         name="from the fifo runs",
         limits=known_limits(list(captures)),
     )

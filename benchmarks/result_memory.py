@@ -30,7 +30,7 @@ from lmperf.wiring.rescue import render_again, rescue
 from lmperf.wiring.results import FOREVER_NS, write_results
 from loadgen.recorder import Recorder
 from loadgen.trace.schema import TraceMetadata
-from scheduler.request import Outcome, Request, Status, TokensSource
+from scheduler.request import ArrivalKind, Outcome, Request, Status, TokensSource
 from tenants.slo import Slo
 from tenants.tenant import Tenant
 
@@ -39,6 +39,7 @@ STAGES = ("run", "report", "again")
 _TENANTS = tuple(Tenant(name=name, slo=Slo(ttft_ns=500_000_000, attainment=0.99)) for name in ("chat", "batch"))
 _SPACING_NS = 600_000
 _OFFSETS_US = np.arange(8) * 1000
+_USERS = 64
 
 
 class Stage(msgspec.Struct, frozen=True):
@@ -49,7 +50,7 @@ class Stage(msgspec.Struct, frozen=True):
     seconds: float
 
 
-def _outcome(number: int) -> Outcome:
+def _outcome(number: int, *, after: int | None = None) -> Outcome:
     arrival = number * _SPACING_NS
     first = arrival + 20_000_000 + number * 7919 % 100_003 * 3_000
     last = first + int(_OFFSETS_US[-1]) * 1000
@@ -61,6 +62,8 @@ def _outcome(number: int) -> Outcome:
             prompt_tokens=20,
             max_tokens=8,
             target_output_tokens=8,
+            after_request_id=after,
+            arrival_kind=ArrivalKind.ABSOLUTE if after is None else ArrivalKind.AFTER,
         ),
         status=Status.OK,
         ended_ns=last,
@@ -80,14 +83,28 @@ def _outcome(number: int) -> Outcome:
     )
 
 
-def _record(folder: Path, requests: int) -> Recorder:
+def _record(folder: Path, requests: int, *, closed: bool = False) -> Recorder:
     window = (0, FOREVER_NS)
-    metadata = TraceMetadata(window_ns=window, start_utc="2026-01-01T00:00:00.000+00:00")
+    metadata = TraceMetadata(
+        window_ns=window, start_utc="2026-01-01T00:00:00.000+00:00", load_mode="closed" if closed else "open"
+    )
     recorder = Recorder(_TENANTS, window, folder, metadata=metadata)
     for number in range(requests):
-        recorder.on_outcome(_outcome(number))
+        recorder.on_outcome(_outcome(number, after=number - _USERS if closed and number >= _USERS else None))
     recorder.flush()
     return recorder
+
+
+def _finish(recorder: Recorder, folder: Path, requests: int) -> None:
+    end_ns = requests * _SPACING_NS + 10**9
+    recorder.window_ns = (0, end_ns)
+    metadata = msgspec.structs.replace(recorder.metadata, window_ns=recorder.window_ns, end_ns=end_ns)
+    write_results(recorder, None, metadata=metadata, directory=folder)
+
+
+def record_run(folder: Path, requests: int, *, closed: bool = False) -> None:
+    """A finished run of synthetic requests; ``closed``: of users who each wait for their answer."""
+    _finish(_record(folder, requests, closed=closed), folder, requests)
 
 
 def _resident_mib() -> float:
@@ -103,10 +120,7 @@ def _stage(name: str, folder: Path, requests: int) -> Stage:
         before = _resident_mib()
     began = time.perf_counter()
     if recorder is not None:
-        end_ns = requests * _SPACING_NS + 10**9
-        recorder.window_ns = (0, end_ns)
-        metadata = msgspec.structs.replace(recorder.metadata, window_ns=recorder.window_ns, end_ns=end_ns)
-        write_results(recorder, None, metadata=metadata, directory=folder)
+        _finish(recorder, folder, requests)
     elif name == "report":
         rescue(folder)
     else:

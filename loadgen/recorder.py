@@ -322,6 +322,6 @@ def record_trace(trace: TraceFile | Trace, tenants: Sequence[Tenant], *, scratch
     """
     window = trace.metadata.window_ns or (0, trace.last_arrival_ns + 1)
     recorder = Recorder(tenants, window, metadata=trace.metadata, scratch=scratch)
-    for part in (trace,) if isinstance(trace, Trace) else trace.parts():
+    for part in trace.parts():
         recorder.take(part)
     return recorder

@@ -15,7 +15,8 @@ from rich.table import Table
 from lmperf.console import Progress, results_console
 from lmperf.exit_codes import ExitCode
 from lmperf.scenario.faults import ScenarioError
-from lmperf.wiring.captured import captured_run, known_limits, observations_by_server
+from lmperf.wiring.captured import any_trace, limits_of_headers
+from lmperf.wiring.observed import observations
 from scheduler.calibration.calibrate import Calibration, calibrate
 from scheduler.calibration.jackknife import MIN_CAPTURES
 from scheduler.server_model.spec import ServerLimits, encode_server_model
@@ -47,13 +48,15 @@ def run(args: argparse.Namespace) -> ExitCode:
         if value is not None and value < 1:
             raise ScenarioError.single("<flags>", f"{flag} is {value}", "at least 1")
     progress = Progress()
-    captures = [captured_run(path, recorded=False) for path in args.traces]
-    progress.stage(f"fitting {sum(len(c.trace) for c in captures)} requests of {len(captures)} captures")
+    traces = [any_trace(path) for path in args.traces]
+    progress.stage(f"reading {sum(map(len, traces)):,} requests of {len(traces)} captures")
+    seen = observations(traces)
+    progress.stage(f"fitting {sum(map(len, seen)):,} requests of {len(traces)} captures")
     started = time.monotonic()
     found = calibrate(
-        [seen for capture in captures for seen in observations_by_server(capture.trace)],
+        seen,
         name=args.name,
-        limits=_stated(known_limits(captures), args),
+        limits=_stated(limits_of_headers(traces), args),
         max_num_seqs=args.max_num_seqs,
         max_num_batched_tokens=args.max_num_batched_tokens,
         on_progress=lambda done, total: progress.counting("fits", done, total, started),

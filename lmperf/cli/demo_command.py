@@ -65,7 +65,7 @@ def _simulated(trace: Path, directory: Path) -> TraceAnswer:
     captured = captured_run(trace, recorded=False)
     server, fit = server_for(captured, None)
     (directory / "server-model.json").write_bytes(encode_server_model(server))
-    return replay_policies(captured, server, fit, policy_choices("all"))
+    return replay_policies(captured, server, fit, policy_choices("all"), scratch=directory.absolute())
 
 
 def _conclude(console: Console, live: Mapping[str, RunResult], answer: TraceAnswer, directory: Path) -> None:
@@ -73,7 +73,8 @@ def _conclude(console: Console, live: Mapping[str, RunResult], answer: TraceAnsw
     console.print(_table(live, answer.as_captured))
     console.print(
         "How to read it: 'kept' is the share of the tenant's requests that met all its limits. The simulator was calibrated "
-        "from\nthe fifo run's client-side timestamps alone; where a policy ran live too, compare the two columns. A run of "
+        f"from\nthe fifo run's client-side timestamps alone ({answer.fit.how if answer.fit else 'as named'}); where a policy "
+        "ran live too, compare the two columns. A run of "
         "25 s is too\nshort to call an SLO kept: its verdict is 'undecided', or 'BROKEN' where even so little shows it.\n",
         soft_wrap=True,
     )

@@ -122,8 +122,12 @@ def _doubts(folder: Path) -> list[str]:
 
 
 def _trace(args: argparse.Namespace, choices: Sequence[PolicyChoice]) -> Work:
+    progress = Progress(quiet=args.quiet)
+    progress.stage(f"reading {args.source}")
     captured = captured_run(args.source, recorded=args.arrivals == "recorded")
     what_if = parse_what_if(args.settings, captured) if args.settings else None
+    if args.server_model is None:
+        progress.stage("fitting a server model to it")
     server, fit = server_for(captured, args.server_model)
     if what_if is not None:
         apply(what_if, captured, server)
@@ -136,11 +140,14 @@ def _trace(args: argparse.Namespace, choices: Sequence[PolicyChoice]) -> Work:
             (directory / "server-model.json").write_bytes(encode_server_model(server))
             for warning in fit.warnings:
                 console.print(f"calibration: {warning}", soft_wrap=True)
-        answer = replay_policies(captured, server, fit, choices, on_stage=progress.stage)
+        scratch = directory.absolute()
+        answer = replay_policies(captured, server, fit, choices, scratch=scratch, on_stage=progress.stage)
         if what_if is not None:
             progress.stage(f"what if: {what_if.text}")
             counted = _counted(progress, "simulated runs")
-            found = compare(what_if, captured, server, choices, processes=args.processes, on_progress=counted)
+            found = compare(
+                what_if, captured, server, choices, processes=args.processes, scratch=scratch, on_progress=counted
+            )
             answer = replace(answer, comparisons=[found])
             progress.done()
             say_trace(console, answer, what_if.text)
@@ -148,7 +155,11 @@ def _trace(args: argparse.Namespace, choices: Sequence[PolicyChoice]) -> Work:
             return
         progress.stage("deriving baseline and raised loads")
         answer = simulate_trace(
-            answer, choices, processes=args.processes, on_progress=_counted(progress, "simulated runs")
+            answer,
+            choices,
+            processes=args.processes,
+            scratch=scratch,
+            on_progress=_counted(progress, "simulated runs"),
         )
         progress.done()
         say_trace(console, answer)
@@ -160,7 +171,7 @@ def _trace(args: argparse.Namespace, choices: Sequence[PolicyChoice]) -> Work:
 def say_trace(console: Console, answer: TraceAnswer, what_if: str | None = None) -> None:
     """The whole answer in the terminal. ``what_if``: the difference that the comparison is about, if one was asked for."""
     law = answer.server.law
-    source = "fitted to this trace" if answer.fit is not None else "as named"
+    source = "as named" if answer.fit is None else f"fitted to this trace, {answer.fit.how}"
     console.print(
         f"server model {answer.server.name} ({source}): step = {law.a_us:,.0f} us + {law.b_us:.2f} us/prefilled token + "
         f"{law.c_us:.2f} us/sequence + {law.d_us:.4f} us/KV token, offset {law.offset_us / 1000:.1f} ms",

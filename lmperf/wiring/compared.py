@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from lmperf.wiring.header import header_plan, header_tenants
 from loadgen.summary.files import SUMMARY_JSON, read_summary
 from loadgen.summary.schema import Summary
-from loadgen.trace.reader import read_trace
+from loadgen.trace.parts import TraceFile
 from loadgen.trace.writer import TRACE_FILE
 from tenants.measures.bootstrap import MIN_BLOCK_S, MIN_BLOCKS
 from tenants.measures.columns import Columns
@@ -37,17 +38,21 @@ class Compared:
             for reason in summary.validity.reasons
         ]
 
-    def rows(self) -> tuple[list[Columns], dict[str, Slo]] | None:
-        """The rows of every run, and what was promised; None when a run's rows are not there (its summary alone is)."""
+    def rows(self) -> tuple[list[Iterator[Columns]], dict[str, Slo]] | None:
+        """The rows of every run, read as they are asked for, and what was promised; None when a run's rows are not there
+        (its summary alone is). Raises TraceError, also while rows are read."""
         if not all((folder / TRACE_FILE).is_file() for folder in self.folders):
             return None
-        found: list[Columns] = []
+        traces = [TraceFile(folder) for folder in self.folders]
         slos: dict[str, Slo] = {}
-        for folder in self.folders:
-            trace = read_trace(folder)
-            found.append(trace.columns())
+        for trace in traces:
             slos |= {tenant.name: tenant.slo for tenant in header_tenants(trace, header_plan(trace))}
-        return found, slos
+        return [_columns(trace) for trace in traces], slos
+
+
+def _columns(trace: TraceFile) -> Iterator[Columns]:
+    for part in trace.parts():
+        yield part.columns()
 
 
 @dataclass(frozen=True, slots=True)

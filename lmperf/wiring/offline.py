@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from lmperf.scenario.load import Scenario
 from lmperf.scenario.model import At, Growth
 from lmperf.scenario.plan import Plan
 from lmperf.scenario.resolve import resolve
-from lmperf.wiring.captured import CapturedRun
+from lmperf.wiring.captured import CapturedRun, Fitted
 from lmperf.wiring.dispatching import auto_of, slots_of
 from lmperf.wiring.saturation import resolve_with_saturation, saturation_of_servers
 from lmperf.wiring.servers import server_model_of
@@ -30,7 +31,6 @@ from loadgen.offline.experiment import (
 from loadgen.offline.fidelity import FidelityRow, fidelity
 from loadgen.offline.verdicts import PolicyVerdict, judge_policies
 from loadgen.recorder import Recorder, record_trace
-from scheduler.calibration.step_law import LawFit
 from scheduler.policies.build import POLICIES, PolicyContext, build_policy
 from scheduler.server_model.spec import ServerModelSpec
 
@@ -177,7 +177,7 @@ class TraceAnswer:
 
     captured: CapturedRun
     server: ServerModelSpec
-    fit: LawFit | None
+    fit: Fitted | None
     measured: Recorder
     reproduction: list[FidelityRow]
     reproduced: Recorder
@@ -189,15 +189,21 @@ class TraceAnswer:
 def replay_policies(
     captured: CapturedRun,
     server: ServerModelSpec,
-    fit: LawFit | None,
+    fit: Fitted | None,
     choices: Sequence[PolicyChoice],
     *,
+    scratch: Path | None = None,
     on_stage: Callable[[str], None] = lambda _: None,
 ) -> TraceAnswer:
-    """Reproduce the captured run, and replay its arrivals under every policy."""
+    """Reproduce the captured run, and replay its arrivals under every policy. ``scratch``: the folder whose disk holds
+    the rows of the runs meanwhile; None: memory does."""
+
+    def replayed(choice: PolicyChoice) -> Recorder:
+        return record_cell(replace(as_captured(captured, server, choice), scratch=scratch))
+
     on_stage("reproducing the captured run")
-    measured = record_trace(captured.trace, captured.tenants)
-    reproduced = record_cell(as_captured(captured, server, captured.policy))
+    measured = record_trace(captured.trace, captured.tenants, scratch=scratch)
+    reproduced = replayed(captured.policy)
     on_stage("replaying it under every policy")
     return TraceAnswer(
         captured=captured,
@@ -206,7 +212,7 @@ def replay_policies(
         measured=measured,
         reproduction=fidelity(measured, reproduced),
         reproduced=reproduced,
-        as_captured={choice.label: record_cell(as_captured(captured, server, choice)) for choice in choices},
+        as_captured={choice.label: replayed(choice) for choice in choices},
     )
 
 
@@ -215,14 +221,16 @@ def simulate_trace(
     choices: Sequence[PolicyChoice],
     *,
     processes: int | None = None,
+    scratch: Path | None = None,
     on_progress: OnProgress | None = None,
 ) -> TraceAnswer:
-    """The answer with baseline and raised loads derived from the trace (docs/definitions.md, "Growing a trace")."""
+    """The answer with baseline and raised loads derived from the trace (docs/definitions.md, "Growing a trace").
+    ``scratch``: as in :func:`replay_policies`."""
     captured, server = answer.captured, answer.server
     recorded = replace(captured.recipe, recorded=True)
     rate = saturation_of_servers(recorded, server, captured.all_slots, captured.cost)
     comparisons = [
-        _derived(captured, server, choices, rate, noisy, processes=processes, on_progress=on_progress)
+        _derived(captured, server, choices, rate, noisy, processes=processes, scratch=scratch, on_progress=on_progress)
         for noisy in _growers(captured)
     ]
     return replace(answer, saturation=rate, comparisons=comparisons)
@@ -262,6 +270,7 @@ def _derived(
     noisy: tuple[str, ...],
     *,
     processes: int | None,
+    scratch: Path | None,
     on_progress: OnProgress | None,
 ) -> Comparison:
     """All tenants scaled alike to the baseline, then the noisy one up to the raised load; rows are cycled to fill."""
@@ -287,6 +296,7 @@ def _derived(
         cost=captured.cost,
         window_ns=captured.window_ns,
         in_contract=names if len(noisy) == len(names) else tuple(name for name in names if name not in noisy),
+        scratch=scratch,
     )
     cells = run_experiment(experiment, processes=processes, on_progress=on_progress)
     if cells.interrupted:

@@ -15,9 +15,8 @@ from functools import partial
 
 from lmperf.wiring.compared import Compared, Pair
 from loadgen.summary.schema import TOTAL, IntervalSummary, Summary, TenantSummary
-from tenants.measures.difference import over_seeds
+from tenants.measures.difference import RATIOS, over_seeds
 from tenants.measures.intervals import Interval
-from tenants.measures.percentile import has_column
 from tenants.slo import Metric
 
 LATENCIES = (
@@ -130,7 +129,7 @@ def _of(pair: Pair, name: str) -> Iterator[Difference]:
             continue
         value = change_of(*found, share=False)
         interval = _over_seeds(pair, name, of, relative=True)
-        if interval is None and value is not None and math.isfinite(value) and has_column(metric) and pair.sides:
+        if interval is None and value is not None and math.isfinite(value) and metric in RATIOS and pair.sides:
             interval = pair.sides.percentile_ratio(whose, metric, p, value)
         yield Difference(
             tenant=name,

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -249,18 +250,20 @@ def compare(
     choices: Sequence[PolicyChoice],
     *,
     processes: int | None = None,
+    scratch: Path | None = None,
     on_progress: OnProgress | None = None,
 ) -> Comparison:
-    """The trace as captured (in the place of a baseline) against the trace with the difference, under every policy."""
+    """The trace as captured (in the place of a baseline) against the trace with the difference, under every policy.
+    ``scratch``: as in a job."""
     changed = apply(what_if, captured, server)
     before = captured
     if changed.captured.recipe.recorded:
         before = replace(captured, recipe=replace(captured.recipe, recorded=True))
     jobs = []
     for choice in choices:
-        plain = as_captured(before, server, choice)
+        plain = replace(as_captured(before, server, choice), scratch=scratch)
         jobs.append(ReplicatedJob(cell=replace(plain, load=BASELINE)))
-        altered = as_captured(changed.captured, changed.server, choice)
+        altered = replace(as_captured(changed.captured, changed.server, choice), scratch=scratch)
         slots = altered.slots if choice.slots is None else msgspec.structs.replace(choice.slots, **what_if.slots)
         jobs.append(
             ReplicatedJob(

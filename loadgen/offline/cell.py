@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
@@ -118,7 +119,8 @@ class ReplayRecipe:
 class CellJob:
     """``load`` is a label ("baseline", "raised", "as captured"); ``policy_label`` tells variants of a policy apart;
     ``auto``: what moves the slots. ``backends``: slots by name where several servers, all alike, stand behind the queue
-    (none: one with ``slots``), between which ``routing`` decides."""
+    (none: one with ``slots``), between which ``routing`` decides. ``scratch``: a folder whose disk holds the rows of a long
+    run until it has been judged; None: memory does."""
 
     policy: str
     options: Mapping[str, object] = field(default_factory=dict)
@@ -134,6 +136,7 @@ class CellJob:
     slots: Slots
     cost: CostModel
     window_ns: tuple[int, int]
+    scratch: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +191,7 @@ def record_cell(job: CellJob) -> Recorder:
         backends=slots if control is None else dict(control.slots),
         routing=job.routing,
     )
-    recorder = Recorder(tenants, job.window_ns, metadata=metadata_of(job), batch_rows=4096)
+    recorder = Recorder(tenants, job.window_ns, metadata=metadata_of(job), batch_rows=4096, scratch=job.scratch)
     source = job.recipe.source(job.seed, job.growth)
     simulate(source, Dispatcher(config), dict.fromkeys(slots, job.server), recorder, control=control)
     return recorder

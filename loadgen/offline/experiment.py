@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from multiprocessing import get_context
+from pathlib import Path
 
 from loadgen.offline.cell import CellJob, CellResult, Recipe, run_cell
 from loadgen.offline.workers import ignore_interrupts
@@ -53,7 +54,8 @@ class Load:
 class Experiment:
     """What is compared. ``loads``: "baseline" first, then the raised ones. ``in_contract``: tenants that no load raises.
     ``auto``, ``backends``, ``routing``: as in a job; ``auto`` holds for choices without slots of their own.
-    ``groups``: tenants whose requests are pooled when the least attained one is looked for, by a common name."""
+    ``groups``: tenants whose requests are pooled when the least attained one is looked for, by a common name.
+    ``scratch``: as in a job."""
 
     recipe: Recipe
     policies: Sequence[PolicyChoice]
@@ -68,6 +70,7 @@ class Experiment:
     auto: AutoRule | None = None
     backends: Mapping[str, Slots] = field(default_factory=dict)
     routing: Routing = field(default_factory=Routing)
+    scratch: Path | None = None
 
     def jobs(self) -> Iterator[CellJob]:
         """Every cell, seeds outermost, so that an interrupted experiment has whole seeds."""
@@ -89,6 +92,7 @@ class Experiment:
                         routing=self.routing,
                         cost=self.cost,
                         window_ns=self.window_ns,
+                        scratch=self.scratch,
                     )
 
 

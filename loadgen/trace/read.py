@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from loadgen.trace.collect import TenantCodes, collected
 from loadgen.trace.lengths import lengths_to_replay
 from loadgen.trace.parts import TraceFile
 from loadgen.trace.public.detect import read_public
+from loadgen.trace.reader import Trace
 from loadgen.trace.rows import UNKNOWN, TraceRows
 
 OWN_FORMAT = "lmperf"
@@ -31,31 +35,30 @@ def is_own(path: Path) -> bool:
 
 def rows_of(trace: TraceFile, *, impute: bool = False) -> TraceRows:
     """A trace of ours as a workload: its arrivals as they were, its true or planned lengths; see :func:`read_any`."""
-    tenants: dict[str, int] = {}
-    parts, mode = [], trace.metadata.load_mode
-    for part in trace.parts():
-        codes = np.array([tenants.setdefault(name, len(tenants)) for name in part.tenants], dtype=np.int32)
-        stamps = part.stamps()
-        columns = [part.ints(name) for name in ("arrival_ns", "request_id", "prompt_tokens", "target_output_tokens")]
-        parts.append((*columns, stamps.output_tokens, stamps.status, codes[stamps.tenant]))
-    if not parts:
+    tenants, mode = TenantCodes(), trace.metadata.load_mode
+
+    def of(part: Trace) -> dict[str, NDArray[Any]]:
+        columns = ("arrival_ns", "request_id", "prompt_tokens", "target_output_tokens", "output_tokens")
+        return {name: part.ints(name) for name in columns} | {"status": part.statuses(), "tenant": tenants.of(part)}
+
+    found = collected(trace.parts(), len(trace), of)
+    if not found:
         none = np.empty(0, dtype=np.int64)
         return TraceRows(
             source=OWN_FORMAT, arrival_ns=none, prompt_tokens=none, output_tokens=none, tenants=(), load_mode=mode
         )
-    arrival, ids, prompt, target, output, status, tenant = (
-        np.concatenate(column) for column in zip(*parts, strict=True)
+    order = np.lexsort((found.pop("request_id"), found["arrival_ns"]))
+    lengths, imputed = lengths_to_replay(
+        found.pop("output_tokens"), found.pop("target_output_tokens"), found.pop("status"), found["tenant"]
     )
-    order = np.lexsort((ids, arrival))
-    lengths, imputed = lengths_to_replay(output, target, status, tenant)
     if not impute or imputed.all():
         lengths = np.where(imputed, UNKNOWN, lengths)
     return TraceRows(
         source=OWN_FORMAT,
-        arrival_ns=arrival[order],
-        prompt_tokens=prompt[order],
+        arrival_ns=found.pop("arrival_ns")[order],
+        prompt_tokens=found.pop("prompt_tokens")[order],
         output_tokens=lengths[order],
-        tenants=tuple(tenants),
-        tenant=tenant[order],
+        tenants=tenants.names,
+        tenant=found.pop("tenant")[order],
         load_mode=mode,
     )

@@ -82,6 +82,14 @@ class Trace:
     def __len__(self) -> int:
         return int(self.table.num_rows)
 
+    def parts(self) -> Iterator[Trace]:
+        """All rows; in memory they are one part."""
+        yield self
+
+    def narrow(self, *names: str) -> Iterator[Trace]:  # noqa: ARG002 (a file reads these columns only)
+        """The same, as :meth:`loadgen.trace.parts.TraceFile.narrow`."""
+        yield self
+
     def values(self, name: str) -> list[Any]:
         """A column as Python values, None for null."""
         values: list[Any] = self.table.column(name).to_pylist()
@@ -125,15 +133,19 @@ class Trace:
             )
         return self._gaps
 
-    def stamps(self) -> Stamps:
-        """The stamps of all rows; tenant codes index ``tenants``."""
+    def statuses(self) -> NDArray[np.int8]:
+        """How each row ended, as a :class:`StatusCode`."""
         statuses, status = self.words("status")
         code = np.array([STATUS_CODES[Status(value)] for value in statuses], dtype=np.int8)[status]
         planned = (code == StatusCode.CANCELLED) & (self.ints("cancel_after_ns") != ABSENT)
         code[planned] = StatusCode.CANCEL_PLANNED
+        return code
+
+    def stamps(self) -> Stamps:
+        """The stamps of all rows; tenant codes index ``tenants``."""
         return Stamps(
             tenant=self.words("tenant")[1].astype(np.int32),
-            status=code,
+            status=self.statuses(),
             arrival=self.ints("arrival_ns"),
             enqueued=self.ints("enqueued_ns"),
             dispatched=self.ints("dispatched_ns"),

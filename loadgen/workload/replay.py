@@ -86,7 +86,9 @@ class TraceWorkload:
         self._block_tokens = block_tokens
         self._rows = rows
         _check(rows, self._tenants, speed, growth or {})
-        self._tenant = np.zeros(len(rows), dtype=np.int64) if rows.tenant is None else rows.tenant.astype(np.int64)
+        self._tenant = (
+            np.zeros(len(rows), dtype=np.int64) if rows.tenant is None else rows.tenant.astype(np.int64, copy=False)
+        )
         start = int(rows.arrival_ns.min()) if start_ns is None else start_ns
         end = _natural_end(rows.arrival_ns) if end_ns is None else end_ns
         if end <= start:
@@ -100,7 +102,7 @@ class TraceWorkload:
             )
         self.span_ns = round((end - start) / speed)
         self._waits = np.zeros(len(rows), dtype=np.bool_)
-        self._next_row: dict[int, int] = {}
+        self._next_row: Int64s | None = None
         if rows.after_row is not None and not recorded:
             self._find_waiting(rows.after_row, inside)
         factors = np.array([(growth or {}).get(tenant.name, 1.0) for tenant in self._tenants])
@@ -120,8 +122,15 @@ class TraceWorkload:
         waiting[waiting] = inside[after_row[waiting]]
         rows = np.flatnonzero(waiting)
         causes, first = np.unique(after_row[rows], return_index=True)
+        if not len(rows):
+            return
         self._waits[rows[first]] = True
-        self._next_row = dict(zip(causes.tolist(), rows[first].tolist(), strict=True))
+        self._next_row = np.full(len(after_row), -1, dtype=np.int64)
+        self._next_row[causes] = rows[first]
+
+    def _next_of(self, row: int) -> int:
+        """The row that waits for this one; -1: none."""
+        return -1 if self._next_row is None else int(self._next_row[row])
 
     def _refuse_growing_users(self, factors: NDArray[np.float64]) -> None:
         """The gaps of a closed loop are the server's answer times: there is nothing to divide by k."""
@@ -160,7 +169,7 @@ class TraceWorkload:
 
     @property
     def expected_requests(self) -> float | None:
-        if not self._next_row:
+        if self._next_row is None:
             return len(self._at) if self._limit_of_all is None else min(self._limit_of_all, len(self._at))
         return self._limit_of_all
 
@@ -173,7 +182,7 @@ class TraceWorkload:
                     continue
                 if not self._may_make():
                     return
-                if row in self._next_row:
+                if self._next_of(row) >= 0:
                     self._row_of[request.id] = (row, cycle)
                 yield request
 
@@ -186,7 +195,7 @@ class TraceWorkload:
         row, cycle = self._row_of.pop(previous.id, (-1, 0))
         if row < 0 or outcome.status is Status.UNFINISHED:
             return None
-        row = self._next_row[row]
+        row = self._next_of(row)
         end_ns = end_of(outcome)
         arrival_ns = end_ns + (0 if self._rows.think_ns is None else int(self._rows.think_ns[row]))
         if arrival_ns >= self.span_ns or not self._may_make():
@@ -194,7 +203,7 @@ class TraceWorkload:
         request_id = previous.id + (1 << TURN_SHIFT)
         one = np.array([row])
         request = self._requests(request_id, np.array([arrival_ns]), one, np.array([cycle]))[0]
-        if row in self._next_row:
+        if self._next_of(row) >= 0:
             self._row_of[request_id] = (row, cycle)
         return following(request, previous, end_ns)
 

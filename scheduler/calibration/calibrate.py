@@ -90,7 +90,7 @@ def calibrate(
     spans = fit_law(captures, bootstrap=bootstrap, seed=seed)
     warnings = list(spans.warnings)
     if limits is None:
-        limits = _limits(captures, max_num_seqs, max_num_batched_tokens, warnings)
+        limits = limits_seen(captures, warnings, max_num_seqs, max_num_batched_tokens)
     total = 1 + (max(len(captures), 1) if hold_out else 0)
     fit = refine(captures, start_of(spans.law), limits, evaluations=evaluations)
     on_progress(1, total)
@@ -113,9 +113,13 @@ def _sorted(seen: Observations) -> Observations:
     return seen
 
 
-def _limits(
-    captures: Sequence[Observations], sequences: int | None, batched_tokens: int | None, warnings: list[str]
+def limits_seen(
+    captures: Sequence[Observations],
+    warnings: list[str],
+    sequences: int | None = None,
+    batched_tokens: int | None = None,
 ) -> ServerLimits:
+    """Limits where nobody states them: from a plateau of the captures, else usual ones. ``warnings`` gains what is assumed."""
     found = [seats(seen) for seen in captures]
     if sequences is None:
         limited = [one.peak for one in found if one.plateau]

@@ -18,7 +18,11 @@ class Observations:
 
     ``users``: a closed loop of so many, each sending ``turnaround_ns`` after its last answer; None: an open loop.
     ``gaps_ns``: the gaps between chunks of all requests together, in any order, each seen ``gap_counts`` times (None: once);
-    None where the capture does not have them."""
+    None where the capture does not have them.
+
+    ``cached_tokens``: prompt tokens of each that the server found in its prefix cache, fewer than the prompt's; they took no
+    prefill. None: none, as far as is known. ``of``: how many requests the capture has that could have been read, of which
+    these are a stretch (0: all are here)."""
 
     name: str
     sent_ns: Int64s
@@ -30,6 +34,13 @@ class Observations:
     turnaround_ns: int = 0
     gaps_ns: Int64s | None = None
     gap_counts: Int64s | None = None
+    cached_tokens: Int64s | None = None
+    of: int = 0
+
+    @property
+    def computed_tokens(self) -> Int64s:
+        """Prompt tokens of each that the server had to prefill."""
+        return self.prompt_tokens if self.cached_tokens is None else self.prompt_tokens - self.cached_tokens
 
     def __len__(self) -> int:
         return len(self.sent_ns)
@@ -45,6 +56,7 @@ class Observations:
             self.output_tokens[rows],
             users=self.users,
             turnaround_ns=self.turnaround_ns,
+            cached_tokens=None if self.cached_tokens is None else self.cached_tokens[rows],
         )
 
 
@@ -75,7 +87,7 @@ class Activity:
         self._kv_area = np.concatenate([[0.0], np.cumsum(self._kv * steps + pace_sum * steps**2 / 2)[:-1]])
         by_first = np.argsort(first, kind="stable")
         self._firsts = first[by_first]
-        self._prefilled = np.concatenate([[0.0], np.cumsum(prompt[by_first])])
+        self._prefilled = np.concatenate([[0.0], np.cumsum(seen.computed_tokens[by_first].astype(np.float64))])
 
     def _at(self, t_ns: Floats) -> tuple[NDArray[np.int64], Floats]:
         index = np.searchsorted(self._times, t_ns, side="right") - 1
@@ -106,7 +118,7 @@ class Activity:
         return np.where(index >= 0, area, 0.0)
 
     def prefilled(self, t_ns: Floats) -> Floats:
-        """Prompt tokens whose first token came until then."""
+        """Computed prompt tokens of the requests whose first token came until then."""
         return self._prefilled[np.searchsorted(self._firsts, t_ns, side="right")]
 
     @property

@@ -40,7 +40,8 @@ def replay(seen: Observations, law: StepLaw, limits: ServerLimits) -> Replayed:
 class _Replay:
     def __init__(self, seen: Observations, law: StepLaw, limits: ServerLimits) -> None:
         self._seen = seen
-        self._model = build_server(law, limits)
+        known = seen.cached_tokens
+        self._model = build_server(law, limits, cached=None if known is None else dict(enumerate(known.tolist())))
         self._offset_ns = law.offset_ns
         self._last_entry_ns = 0
         self._in_flight = 0
@@ -135,6 +136,7 @@ class _Replay:
             turnaround_ns=seen.turnaround_ns,
             gaps_ns=gaps_ns,
             gap_counts=counts,
+            cached_tokens=seen.cached_tokens,
         )
 
 

@@ -4,9 +4,10 @@ Between its first and its last token a request takes part in every step, so for 
 
     last - first = a (n - 1) + b P + c T + d (n - 1) K
 
-with n its output tokens, P the prompt tokens whose first token falls into the window, T the tokens that all requests decoded
-in it, and K the mean resident KV. Rows are weighted by 1 / (last - first): relative errors, so that a few long requests do
-not decide. The offset before the engine's queue comes from quiet requests: TTFT less what the law explains.
+with n its output tokens, P the prompt tokens (less those found in a prefix cache) whose first token falls into the window, T
+the tokens that all requests decoded in it, and K the mean resident KV. Rows are weighted by 1 / (last - first): relative
+errors, so that a few long requests do not decide. The offset before the engine's queue comes from quiet requests: TTFT less
+what the law explains.
 """
 
 from __future__ import annotations
@@ -135,15 +136,32 @@ def fit_offset_us(captures: list[Observations], law: NDArray[np.float64]) -> flo
         sent, first = quiet.sent_ns.astype(np.float64), quiet.first_ns.astype(np.float64)
         decoding = activity.decoding(sent)
         base = a * (decoding > 0) + c * decoding + d * activity.kv(sent)
-        explained = 0.5 * base + a + b * quiet.prompt_tokens + c * decoding + d * activity.kv(sent)
+        explained = 0.5 * base + a + b * quiet.computed_tokens + c * decoding + d * activity.kv(sent)
         residuals.append((first - sent) / 1000 - explained)
     if not residuals:
         return 0.0
     return max(0.0, float(np.median(np.concatenate(residuals))))
 
 
+def _partly_read(captures: list[Observations]) -> list[str]:
+    found = [
+        f"{seen.name}: fitted to {len(seen):,} consecutive requests from the middle of its {seen.of:,}"
+        for seen in captures
+        if seen.of > len(seen)
+    ]
+    cached = sum(int(seen.cached_tokens.sum()) for seen in captures if seen.cached_tokens is not None)
+    if cached:
+        share = cached / sum(int(seen.prompt_tokens.sum()) for seen in captures)
+        found.append(
+            f"{share:.1%} of the prompt tokens were found in the server's prefix cache, which cost no prefill: the law is of "
+            "computed tokens, so simulate with prefix_cache: true (and a trace with prefix blocks), or prompts take longer "
+            "than they did"
+        )
+    return found
+
+
 def _warnings(captures: list[Observations], best: Floats, spread: Floats, condition: float) -> tuple[str, ...]:
-    warnings = []
+    warnings = _partly_read(captures)
     outputs = np.concatenate([seen.output_tokens for seen in captures])
     prompts = np.concatenate([seen.prompt_tokens for seen in captures])
     if np.std(outputs) < 0.05 * np.mean(outputs) and np.std(prompts) < 0.05 * np.mean(prompts):

@@ -29,14 +29,21 @@ _UNBOUNDED = 1 << 62
 
 class ContinuousBatch:
     """See :class:`scheduler.server_model.protocol.ServerModel`. Not thread-safe; deterministic. ``block_tokens``: what each
-    of ``Request.prefix_blocks`` stands for. One token a step: :func:`scheduler.server_model.build.build_server` chooses."""
+    of ``Request.prefix_blocks`` stands for; ``cache`` in place of one of its own. One token a step:
+    :func:`scheduler.server_model.build.build_server` chooses."""
 
-    def __init__(self, law: StepLaw, limits: ServerLimits, block_tokens: int = BLOCK_TOKENS) -> None:
+    def __init__(
+        self,
+        law: StepLaw,
+        limits: ServerLimits,
+        block_tokens: int = BLOCK_TOKENS,
+        cache: PrefixCache | None = None,
+    ) -> None:
         self.limits = limits
         self.law = law
         self._time = StepTime(law)
         self._kv_limit = _UNBOUNDED if limits.kv_tokens is None else limits.kv_tokens
-        self._cache = PrefixCache(block_tokens) if limits.prefix_cache else None
+        self._cache = cache or (PrefixCache(block_tokens) if limits.prefix_cache else None)
         self._width = limits.tokens_a_step
         self._clock_ps = 0
         self._order = 0

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 
 from scheduler.server_model.batching import DECODE, ContinuousBatch
-from scheduler.server_model.prefix_cache import BLOCK_TOKENS
+from scheduler.server_model.prefix_cache import BLOCK_TOKENS, PrefixCache
 from scheduler.server_model.protocol import Sequence, StepResult
 from scheduler.server_model.spec import ServerLimits, StepLaw
 from scheduler.server_model.speculation import Speculation
@@ -19,8 +19,14 @@ from scheduler.server_model.speculation import Speculation
 class SpeculativeBatch(ContinuousBatch):
     """See the module docstring. ``generated`` and ``context`` of a decoding sequence are always as of the last step."""
 
-    def __init__(self, law: StepLaw, limits: ServerLimits, block_tokens: int = BLOCK_TOKENS) -> None:
-        super().__init__(law, limits, block_tokens)
+    def __init__(
+        self,
+        law: StepLaw,
+        limits: ServerLimits,
+        block_tokens: int = BLOCK_TOKENS,
+        cache: PrefixCache | None = None,
+    ) -> None:
+        super().__init__(law, limits, block_tokens, cache)
         self._speculation = Speculation(limits.speculative_tokens, limits.speculative_acceptance)
 
     def _steps_alike(self) -> int:

@@ -13,9 +13,9 @@ their difference is known far better than either figure. Therefore
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,79 +23,111 @@ from numpy.typing import NDArray
 from tenants.measures.attainment import meets
 from tenants.measures.bootstrap import Floats, TimeBlocks
 from tenants.measures.columns import Columns, Int64s
-from tenants.measures.evidence import concatenate
 from tenants.measures.intervals import LEVEL, MIN_SEEDS, Interval, geometric_interval, t_interval
 from tenants.measures.laws import t_quantile
 from tenants.measures.percentile import metric_values
 from tenants.slo import Metric, Slo
 
+RATIOS = (Metric.TTFT, Metric.TPOT, Metric.E2E)
+"""The metrics whose percentiles have an interval of their ratio."""
+
+Parts = Iterable[Columns]
+"""The rows of a run, some at a time: the parts may number their tenants apart."""
+
 
 @dataclass(frozen=True, slots=True)
 class Laid:
-    """The judged rows of one side's runs, laid end to end. ``met``: which meet their tenant's limits."""
+    """The judged rows of one side's runs, laid end to end: of each its tenant (an index into ``tenants``), the metrics of
+    ``RATIOS``, its output tokens (0: unknown) and whether it met its tenant's limits (``met``). Some 40 B a request."""
 
-    rows: Columns
+    tenants: tuple[str, ...]
+    tenant: NDArray[np.int32]
+    values: Mapping[Metric, Int64s]
+    output_tokens: NDArray[np.int32]
     met: NDArray[np.bool_]
-    cells: Int64s
+    cells: NDArray[np.int32]
     blocks: TimeBlocks
 
     @classmethod
-    def of(cls, runs: Sequence[Columns], slos: Mapping[str, Slo], *, seed: int = 0) -> Self | None:
+    def of(cls, runs: Sequence[Parts], slos: Mapping[str, Slo], *, seed: int = 0) -> Self | None:
         """None when the runs together are shorter than four blocks."""
-        judged = [run.judged() for run in runs]
+        codes: dict[str, int] = {}
+        taken: dict[str, list[NDArray[Any]]] = {}
         placed, clock = [], 0
-        for run in judged:
-            start = int(run.arrival_ns.min()) if len(run) else 0
-            placed.append(run.arrival_ns - start + clock)
-            clock += int(np.ptp(run.arrival_ns)) if len(run) else 0
+        for run in runs:
+            arrivals = []
+            for part in run:
+                judged = part.judged()
+                arrivals.append(judged.arrival_ns)
+                for name, column in _laid(judged, slos, codes).items():
+                    taken.setdefault(name, []).append(column)
+            arrival = np.concatenate(arrivals or [np.empty(0, dtype=np.int64)])
+            if len(arrival):
+                arrival += clock - arrival.min()
+                clock = int(arrival.max())
+            placed.append(arrival)
         blocks = TimeBlocks.over(0, clock, seed=seed)
         if blocks is None:
             return None
-        rows = concatenate(_of_one_order(judged))
-        met = np.zeros(len(rows), dtype=np.bool_)
-        for index, name in enumerate(rows.tenants):
-            mine = rows.tenant == index
-            met[mine] = meets(rows.select(mine), slos.get(name, Slo()))
-        return cls(rows, met, blocks.cells(np.concatenate(placed)), blocks)
+        # One column at a time, so that only one is held twice.
+        whole = {name: np.concatenate(taken.pop(name)) for name in tuple(taken)}
+        return cls(
+            tenants=tuple(codes),
+            tenant=whole["tenant"],
+            values={metric: whole[metric.value] for metric in RATIOS},
+            output_tokens=whole["output_tokens"],
+            met=whole["met"],
+            cells=blocks.cells(np.concatenate(placed)).astype(np.int32),
+            blocks=blocks,
+        )
+
+    def __len__(self) -> int:
+        return len(self.tenant)
 
     def on(self, blocks: TimeBlocks) -> Self:
         """The same rows under another side's resamples; a cell is a part of the run, so a slightly longer run fits."""
-        return replace(self, blocks=blocks, cells=self.cells * blocks.n_cells // self.blocks.n_cells)
+        cells = self.cells.astype(np.int64) * blocks.n_cells // self.blocks.n_cells
+        return replace(self, blocks=blocks, cells=cells.astype(np.int32))
 
     def of_tenant(self, name: str | None) -> NDArray[np.bool_]:
         """Which rows are the tenant's; None: everybody's."""
         if name is None:
-            return np.ones(len(self.rows), dtype=np.bool_)
-        if name not in self.rows.tenants:
-            return np.zeros(len(self.rows), dtype=np.bool_)
-        mine: NDArray[np.bool_] = self.rows.tenant == self.rows.tenants.index(name)
+            return np.ones(len(self), dtype=np.bool_)
+        if name not in self.tenants:
+            return np.zeros(len(self), dtype=np.bool_)
+        mine: NDArray[np.bool_] = self.tenant == self.tenants.index(name)
         return mine
 
     def percentiles(self, tenant: str | None, metric: Metric, p: float) -> Floats:
         mine = self.of_tenant(tenant)
-        return self.blocks.percentiles(metric_values(self.rows, metric)[mine], self.cells[mine], p)
+        return self.blocks.percentiles(self.values[metric][mine], self.cells[mine].astype(np.int64), p)
 
     def shares(self, tenant: str | None) -> Floats:
         mine = self.of_tenant(tenant)
-        return self.blocks.shares(self.met[mine], self.cells[mine])
+        return self.blocks.shares(self.met[mine], self.cells[mine].astype(np.int64))
 
     def sums(self, tenant: str | None, *, tokens: bool) -> Floats:
         """Of each resample, per second: how many requests met their limits, or how many tokens were generated."""
         mine = self.of_tenant(tenant)
-        weight = np.maximum(self.rows.output_tokens, 0) if tokens else self.met.astype(np.int64)
+        weight = self.output_tokens if tokens else self.met
         per_cell = np.bincount(self.cells[mine], weights=weight[mine], minlength=self.blocks.n_cells)
         found: Floats = (self.blocks.weights @ per_cell) / (self.blocks.end_ns - self.blocks.start_ns) * 1e9
         return found
 
 
-def _of_one_order(runs: Sequence[Columns]) -> list[Columns]:
-    """The same rows with one numbering of the tenants."""
-    names = tuple(sorted({name for run in runs for name in run.tenants}))
-    found = []
-    for run in runs:
-        numbers = np.array([names.index(name) for name in run.tenants] or [0], dtype=np.int32)
-        found.append(replace(run, tenants=names, tenant=numbers[run.tenant]))
-    return found
+def _laid(judged: Columns, slos: Mapping[str, Slo], codes: dict[str, int]) -> dict[str, NDArray[Any]]:
+    """The columns of :class:`Laid` by their names; ``codes`` numbers the tenants and grows."""
+    met = np.zeros(len(judged), dtype=np.bool_)
+    for index, name in enumerate(judged.tenants):
+        mine = judged.tenant == index
+        met[mine] = meets(judged.select(mine), slos.get(name, Slo()))
+    numbers = np.array([codes.setdefault(name, len(codes)) for name in judged.tenants] or [0], dtype=np.int32)
+    return {
+        "tenant": numbers[judged.tenant],
+        "output_tokens": np.maximum(judged.output_tokens, 0).astype(np.int32),
+        "met": met,
+        **{metric.value: metric_values(judged, metric) for metric in RATIOS},
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +140,15 @@ class Sides:
     @classmethod
     def of(
         cls,
-        before: Sequence[Columns],
-        after: Sequence[Columns],
+        before: Sequence[Parts],
+        after: Sequence[Parts],
         slos_before: Mapping[str, Slo],
         slos_after: Mapping[str, Slo],
         *,
         paired: bool,
     ) -> Self | None:
-        """``paired``: the runs share their seeds, in order. None when a side is too short."""
+        """The parts of each run are read once. ``paired``: the runs share their seeds, in order. None when a side is too
+        short."""
         first, second = Laid.of(before, slos_before), Laid.of(after, slos_after, seed=0 if paired else 1)
         if first is None or second is None:
             return None

@@ -9,8 +9,8 @@ import pytest
 from cli_support import FAST_MODEL, invoke, served, summary_of, two_tenants
 
 from lmperf.scenario import load_scenario
-from lmperf.wiring.captured import observations_by_server
 from lmperf.wiring.confirm import cell_of_plan
+from lmperf.wiring.observed import observations_by_server
 from lmperf.wiring.saturation import resolve_with_saturation
 from loadgen.offline.cell import record_cell
 from loadgen.trace.reader import read_trace

@@ -66,7 +66,7 @@ def test_one_run_a_side_is_resampled_in_the_same_blocks_when_the_seed_is_the_sam
     value = ratio(before, after)
     widths = []
     for paired in (True, False):
-        found = Sides.of([before], [after], SLOS, SLOS, paired=paired).percentile_ratio(
+        found = Sides.of([before.pieces()], [after.pieces()], SLOS, SLOS, paired=paired).percentile_ratio(
             "chat", Metric.TTFT, 50.0, value
         )
         assert found.low <= 0.2 <= found.high
@@ -79,7 +79,7 @@ def test_runs_that_differ_by_chance_alone_are_rarely_told_apart():
     held = 0
     for pair in range(60):
         before, after = swinging(2 * pair), swinging(2 * pair + 1, noise=pair + 1)
-        sides = Sides.of([before], [after], SLOS, SLOS, paired=False)
+        sides = Sides.of([before.pieces()], [after.pieces()], SLOS, SLOS, paired=False)
         found = sides.percentile_ratio("chat", Metric.TTFT, 50.0, ratio(before, after))
         held += found.low <= 0 <= found.high
     assert held >= 54
@@ -89,7 +89,7 @@ def test_shares_and_rates_move_with_the_requests_that_met_their_limits():
     """A run without misses against one that lost a third: the difference is known and does not hold 0."""
     before = random_columns(6000, 300, seed=1, median_ms=50, log_sigma=0.1)
     after = random_columns(6000, 300, seed=2, median_ms=50, log_sigma=0.1, lost_share=1 / 3)
-    sides = Sides.of([before], [after], SLOS, SLOS, paired=False)
+    sides = Sides.of([before.pieces()], [after.pieces()], SLOS, SLOS, paired=False)
     for found in (sides.share_difference("chat", -1 / 3), sides.rate_ratio("chat", -1 / 3, tokens=False)):
         assert -0.40 < found.low < -1 / 3 < found.high < -0.27
 
@@ -97,12 +97,15 @@ def test_shares_and_rates_move_with_the_requests_that_met_their_limits():
 def test_a_tail_that_is_no_longer_reached_has_no_upper_end():
     before = random_columns(6000, 300, seed=1)
     after = random_columns(6000, 300, seed=2, lost_share=0.5)
-    sides = Sides.of([before], [after], SLOS, SLOS, paired=False)
+    sides = Sides.of([before.pieces()], [after.pieces()], SLOS, SLOS, paired=False)
     assert sides.percentile_ratio("chat", Metric.TTFT, 99.0, 1.0).high == np.inf
     assert sides.percentile_ratio("nobody", Metric.TTFT, 50.0, 1.0) is None
 
 
 def test_runs_shorter_than_four_blocks_have_no_sides():
     short, long = random_columns(600, 60, seed=1), random_columns(600, 300, seed=1)
-    assert Sides.of([short], [long], SLOS, SLOS, paired=True) is None
-    assert Sides.of([short] * 3, [short] * 3, SLOS, SLOS, paired=True) is not None
+    assert Sides.of([short.pieces()], [long.pieces()], SLOS, SLOS, paired=True) is None
+    three = [[short]] * 3
+    assert Sides.of(three, three, SLOS, SLOS, paired=True) is not None
+    with_none = Sides.of([[short], [], [short], [short]], three, SLOS, SLOS, paired=False)
+    assert len(with_none.before) == len(with_none.after), "a run without rows takes no time"
