@@ -2,10 +2,9 @@
 
     python -m benchmarks.reader_memory [--requests 100000 | --full] [--policies fifo] [--only compare,calibrate]
 
-A synthetic run of two tenants with short requests (those of `result_memory`; closed loop: each follows the one 64 before) is
+A synthetic run of two tenants with short requests (those of `result_memory`; with `--closed` each follows the one 64 before) is
 recorded with its results, then each command runs over it as people start it. The peak is the operating system's, of the
-command and of the processes that it starts; the largest of them counts, since each has a machine's memory to itself only
-when it runs alone: `simulate` is told to use one process.
+command's own process: `simulate` is told to use one.
 """
 
 from __future__ import annotations
@@ -17,12 +16,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 from benchmarks.client_harness import RSS_UNIT, BenchError, child_environment
 from benchmarks.result_memory import record_run
+from loadgen.trace.parts import TraceFile
 
 COMMANDS = ("compare", "calibrate", "simulate")
 FULL = 1_000_000
@@ -67,10 +68,11 @@ def _run(argv: list[str]) -> None:
     sys.exit(done.returncode)
 
 
-def measure(run: Path, commands: list[str], policies: str) -> dict[str, Cost]:
-    """Every command, by name."""
+def measure(run: Path, commands: list[str], policies: str) -> Iterator[tuple[str, Cost]]:
+    """Every command, by name, as it ends."""
     with tempfile.TemporaryDirectory() as name:
-        return {command: _child(_argv(command, run, Path(name, command), policies)) for command in commands}
+        for command in commands:
+            yield command, _child(_argv(command, run, Path(name, command), policies))
 
 
 def main() -> None:
@@ -89,8 +91,8 @@ def main() -> None:
         run = args.run or Path(name, "run")
         if not (run / "summary.json").is_file():
             record_run(run, requests, closed=args.closed)
-        print(f"{requests:,} requests")
-        for command, cost in measure(run, args.only.split(","), args.policies).items():
+        print(f"{len(TraceFile(run)):,} requests", flush=True)
+        for command, cost in measure(run, args.only.split(","), args.policies):
             print(f"{command:10} peak {cost.peak:7.0f} MiB  {cost.seconds:7.1f} s", flush=True)
 
 

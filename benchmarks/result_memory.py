@@ -31,6 +31,7 @@ from lmperf.wiring.results import FOREVER_NS, write_results
 from loadgen.recorder import Recorder
 from loadgen.trace.schema import TraceMetadata
 from scheduler.request import ArrivalKind, Outcome, Request, Status, TokensSource
+from scheduler.server_model.spec import ServerLimits, ServerModelSpec, StepLaw
 from tenants.slo import Slo
 from tenants.tenant import Tenant
 
@@ -40,6 +41,12 @@ _TENANTS = tuple(Tenant(name=name, slo=Slo(ttft_ns=500_000_000, attainment=0.99)
 _SPACING_NS = 600_000
 _OFFSETS_US = np.arange(8) * 1000
 _USERS = 64
+_SERVER = ServerModelSpec(
+    name="synthetic",
+    law=StepLaw(a_us=1000.0, b_us=1.0),
+    limits=ServerLimits(max_num_seqs=1024, max_num_batched_tokens=8192),
+)
+"""What the header says of the server, so that a replay is not overloaded, whose queue would grow with the run."""
 
 
 class Stage(msgspec.Struct, frozen=True):
@@ -86,7 +93,10 @@ def _outcome(number: int, *, after: int | None = None) -> Outcome:
 def _record(folder: Path, requests: int, *, closed: bool = False) -> Recorder:
     window = (0, FOREVER_NS)
     metadata = TraceMetadata(
-        window_ns=window, start_utc="2026-01-01T00:00:00.000+00:00", load_mode="closed" if closed else "open"
+        window_ns=window,
+        start_utc="2026-01-01T00:00:00.000+00:00",
+        load_mode="closed" if closed else "open",
+        server_model=msgspec.to_builtins(_SERVER),
     )
     recorder = Recorder(_TENANTS, window, folder, metadata=metadata)
     for number in range(requests):

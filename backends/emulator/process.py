@@ -12,6 +12,7 @@ import os
 import sys
 import tempfile
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
@@ -85,23 +86,24 @@ class EmulatorProcess:
             raise
 
     async def stop(self) -> None:
-        """SIGTERM, and SIGKILL if it does not end in time."""
+        """SIGTERM, and SIGKILL if it does not end in time, or if this is cancelled."""
         process = self._process
-        if process is not None and process.returncode is None:
-            # It may end by itself between the look and the signal.
-            with contextlib.suppress(ProcessLookupError):
-                process.terminate()
-            try:
-                await asyncio.wait_for(process.wait(), self._stop_timeout_s)
-            except TimeoutError:
-                with contextlib.suppress(ProcessLookupError):
-                    process.kill()
-                await process.wait()
-        if process is not None and process.stdin is not None:
-            process.stdin.close()
-        readers, self._readers = self._readers, []
-        await asyncio.gather(*readers)
-        self._resources.close()
+        try:
+            if process is not None and process.returncode is None:
+                _signal(process.terminate)
+                try:
+                    await asyncio.wait_for(process.wait(), self._stop_timeout_s)
+                except TimeoutError:
+                    _signal(process.kill)
+                    await process.wait()
+            if process is not None and process.stdin is not None:
+                process.stdin.close()
+            readers, self._readers = self._readers, []
+            await asyncio.gather(*readers)
+        finally:
+            if process is not None and process.returncode is None:
+                _signal(process.kill)
+            self._resources.close()
 
     async def stats(self) -> EmulatorStats:
         async with aiohttp.ClientSession() as session, session.get(f"{self.url}/lmperf/stats") as response:
@@ -182,6 +184,12 @@ class EmulatorProcess:
         stream = _pipe(process.stderr)
         while line := await stream.readline():
             self._stderr.append(line.decode("utf-8", "replace").rstrip("\n"))
+
+
+def _signal(send: Callable[[], None]) -> None:
+    # It may end by itself between the look and the signal.
+    with contextlib.suppress(ProcessLookupError):
+        send()
 
 
 async def _discard(stream: asyncio.StreamReader) -> None:

@@ -17,6 +17,7 @@ from lmperf.scenario.faults import ScenarioError
 from lmperf.scenario.load import Scenario
 from lmperf.scenario.model import At
 from lmperf.scenario.plan import Plan
+from lmperf.wiring.interrupts import cancelled_by_signals
 from lmperf.wiring.live import LiveOptions, run_live
 from lmperf.wiring.results import RunResult
 from lmperf.wiring.saturation import resolve_with_saturation
@@ -53,9 +54,13 @@ def run(args: argparse.Namespace) -> ExitCode:
 
 
 def run_once(scenario: Scenario, plan: Plan, options: LiveOptions, progress: Progress) -> RunResult:
-    """One live run on an event loop of its own."""
+    """One live run on an event loop of its own. Raises KeyboardInterrupt when a signal comes before or after its measured
+    part, during which it ends in order."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(run_live(scenario, plan, options, progress))
+        try:
+            return runner.run(cancelled_by_signals(run_live(scenario, plan, options, progress)))
+        except asyncio.CancelledError:
+            raise KeyboardInterrupt from None
 
 
 def show(result: RunResult) -> None:

@@ -14,9 +14,9 @@ import resource
 import time
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 
 from lmperf.exit_codes import ExitCode
+from loadgen.cores import cores
 from loadgen.recording.lateness import LATENESS_FLOOR_NS
 
 SPARE_FILES = 64
@@ -32,7 +32,6 @@ _EXTRAS = {
 }
 _NAPS = 100
 _NAP_S = 0.001
-_CGROUP = Path("/sys/fs/cgroup/cpu.max")
 
 
 class State(StrEnum):
@@ -81,7 +80,7 @@ def look() -> Machine:
         timer_late_s=_timer_late_s(),
         files_soft=unlimited if soft == resource.RLIM_INFINITY else soft,
         files_hard=unlimited if hard == resource.RLIM_INFINITY else hard,
-        cpus=_cpus(),
+        cpus=cores(),
         load_1min=os.getloadavg()[0],
         extras=tuple(name for name, modules in _EXTRAS.items() if all(map(importlib.util.find_spec, modules))),
     )
@@ -165,15 +164,6 @@ def _timer_late_s() -> float:
         time.sleep(_NAP_S)
         late.append(time.monotonic() - due)
     return sorted(late)[math.ceil(0.99 * _NAPS) - 1]
-
-
-def _cpus() -> float:
-    """Cores in this process's affinity mask, or fewer where its control group has a quota."""
-    allowed = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-    if not _CGROUP.is_file():
-        return allowed
-    quota, _, period = _CGROUP.read_text(encoding="ascii").strip().partition(" ")
-    return allowed if quota == "max" else min(allowed, int(quota) / int(period))
 
 
 def _version(package: str) -> str | None:

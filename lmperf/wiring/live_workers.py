@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import pickle
 import secrets
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +22,7 @@ from lmperf.wiring.run_clock import START_AHEAD_NS, RunClock
 from lmperf.wiring.sources import growth_of, source_of, timed
 from lmperf.wiring.targets import Target, wire_options
 from lmperf.wiring.worker_job import WORKER_MODULE, ServerAccess, WorkerJob
+from loadgen.cores import whole_cores
 from loadgen.live.calls import TenantWire
 from loadgen.live.engine import LiveEnd
 from loadgen.live.failures import Failures
@@ -48,7 +48,7 @@ def workers_of(plan: Plan) -> tuple[int, tuple[str, ...]]:
     """How many processes carry the plan, and what should be said of that."""
     asked = count = plan.workers
     notes = []
-    cpus = _cpus()
+    cpus = whole_cores()
     if asked > 1 and asked > cpus:
         notes.append(
             f"{asked} workers share {cpus} CPU{'s' if cpus > 1 else ''}: they delay each other; --workers {cpus} or fewer"
@@ -60,13 +60,6 @@ def workers_of(plan: Plan) -> tuple[int, tuple[str, ...]]:
             count = of_all
             notes.append(f"{of_all} user{'s' if of_all > 1 else ''} for {asked} workers: {count} are started")
     return count, tuple(notes)
-
-
-def _cpus() -> int:
-    """CPUs that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def access_to(plan: Plan, scenario: Scenario, target: Target) -> ServerAccess:

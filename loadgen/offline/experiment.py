@@ -6,13 +6,13 @@ tenant), so decay and rho compare like with like. Seeds are the replicates of ev
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
 
+from loadgen.cores import whole_cores
 from loadgen.offline.cell import CellJob, CellResult, Recipe, run_cell
 from loadgen.offline.workers import ignore_interrupts
 from scheduler.auto_rule import AutoRule
@@ -133,7 +133,7 @@ def run_experiment(
 ) -> Cells:
     """Simulate every cell over ``processes`` (default: all cores). An interrupt keeps what is finished, and is told."""
     jobs = list(experiment.jobs())
-    workers = min(processes or os.cpu_count() or 1, len(jobs))
+    workers = min(processes or whole_cores(), len(jobs))
     results: dict[tuple[str, str, int], CellResult] = {}
 
     def keep(job: CellJob, result: CellResult) -> None:

@@ -5,13 +5,14 @@ Workers ignore the terminal's interrupt: the parent hears it, keeps what is fini
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from types import TracebackType
 from typing import Self, TypeVar
+
+from loadgen.cores import whole_cores
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -26,7 +27,7 @@ class Workers:
     """``processes`` None: one a core. With one, everything runs in this process."""
 
     def __init__(self, processes: int | None = None) -> None:
-        self.processes = processes or os.cpu_count() or 1
+        self.processes = processes or whole_cores()
         self._pool: ProcessPoolExecutor | None = None
 
     def __enter__(self) -> Self:

@@ -83,28 +83,33 @@ class TimeBlocks:
         found: Int64s = np.clip((place * self.n_cells).astype(np.int64), 0, self.n_cells - 1)
         return found
 
-    def shares(self, hits: NDArray[np.bool_], cells: Int64s) -> Floats:
+    def shares(self, hits: NDArray[np.bool_], cells: NDArray[np.integer[Any]]) -> Floats:
         """The share of ``hits`` in each resample; NaN in one that has no request."""
         total = self.weights @ np.bincount(cells, minlength=self.n_cells)
         hit = self.weights @ np.bincount(cells[hits], minlength=self.n_cells)
         return np.where(total > 0, hit / np.maximum(total, 1), np.nan)
 
-    def percentiles(self, values: Int64s, cells: Int64s, p: float) -> Floats:
+    def percentiles(self, values: Int64s, cells: NDArray[np.integer[Any]], p: float) -> Floats:
         """The nearest-rank percentile of each resample, in ns; inf where it is NEVER, NaN where there is no value.
 
         The values are sorted once and split into about sqrt(n) groups; a product of two matrices counts every group in
         every resample, and only the group that holds the rank is looked into.
         """
         defined = values != UNDEFINED
-        values, cells = values[defined], cells[defined]
+        if not defined.all():
+            values, cells = values[defined], cells[defined]
         if len(values) == 0:
             return np.full(self.replicates, np.nan)
         order = np.argsort(values, kind="stable")
         ranked, cell = values[order], cells[order]
+        del order, defined
         size = max(1, math.isqrt(len(ranked)))
-        group = np.arange(len(ranked)) // size
-        n_groups = int(group[-1]) + 1
-        in_group = np.bincount(cell * n_groups + group, minlength=self.n_cells * n_groups)
+        n_groups = -(-len(ranked) // size)
+        place = np.arange(len(ranked))
+        place //= size
+        place += cell * n_groups
+        in_group = np.bincount(place, minlength=self.n_cells * n_groups)
+        del place
         # In floats, which go through BLAS; the counts are far below 2^53.
         per_group = self.weights.astype(np.float64) @ in_group.reshape(self.n_cells, n_groups).astype(np.float64)
         up_to = np.cumsum(per_group, axis=1).astype(np.int64)

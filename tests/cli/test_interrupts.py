@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+from contextlib import suppress
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from cli_support import DEADLINE_S, invoke, start, summary_of, two_tenants, until
@@ -103,7 +106,8 @@ def test_a_batch_that_was_cut_off_is_left_out_and_said(stopped, tmp_path):
     left = tmp_path / "cut"
     (left / "rows").mkdir(parents=True)
     source = next((folder / "killed/rows").glob("*.arrow")).read_bytes()
-    (left / "rows/main-0.arrow").write_bytes(source + source[-3000:-1000])
+    next_batch = pa.ipc.open_stream(source).read_next_batch().serialize().to_pybytes()
+    (left / "rows/main-0.arrow").write_bytes(source + next_batch[: len(next_batch) // 2])
     done = invoke("report", left, cwd=tmp_path)
     assert done.returncode == 0, done
     assert summary_of(left)["total"]["requests"] == summary_of(folder / "killed")["total"]["requests"]
@@ -141,6 +145,40 @@ def test_ctrl_c_in_a_terminal_reaches_the_embedded_server_too_and_loses_nothing(
     assert running.returncode == 105, err
     assert "Traceback" not in err
     assert summary_of(tmp_path / "run")["total"]["statuses"]["ok"] > 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("instant", ["the server starts", "the run is prepared", "warm-up", "again and again"])
+def test_a_signal_at_any_instant_leaves_nothing_behind(instant, number, tmp_path):
+    """The embedded server's folder and process go, also when the clock has not started; 105 and no traceback."""
+    (tmp_path / "embedded.yaml").write_text(
+        "version: 1\nduration_s: 600\nwarmup_s: 300\ntenants:\n  chat: {rate: 30, prompt: 20, output: 5}\n",
+        encoding="utf-8",
+    )
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    running = start("run", "embedded.yaml", "--output-dir", "run", cwd=tmp_path, env={"TMPDIR": str(temporary)})
+    reached = {
+        "the server starts": lambda: any(temporary.iterdir()),
+        "the run is prepared": (tmp_path / "run/scenario.resolved.yaml").is_file,
+        "warm-up": (tmp_path / "run/rows/main-0.arrow").is_file,
+        "again and again": lambda: any(temporary.iterdir()),
+    }
+    try:
+        until(reached[instant], running)
+        running.send_signal(number)
+        while instant == "again and again" and running.poll() is None:
+            running.send_signal(number)
+            with suppress(subprocess.TimeoutExpired):
+                running.wait(0.02)
+        _, err = running.communicate(timeout=DEADLINE_S)
+    finally:
+        running.kill()
+        running.wait()
+    assert list(temporary.iterdir()) == []
+    if instant != "again and again":  # an impatient user may stop the interpreter's own end, too
+        assert running.returncode == 105, err
+        assert "Traceback" not in err
 
 
 def test_ctrl_c_in_a_simulation_says_so(tmp_path):

@@ -395,6 +395,14 @@ def test_more_workers_than_cpus_is_a_warning(tmp_path):
     assert workers_of(resolve(load_scenario(tmp_path / "two.yaml"))) == (1, ())
 
 
+def test_a_quota_of_cpu_time_counts_as_fewer_cpus(tmp_path, monkeypatch):
+    """A container that is given one core and a half of many has one for a worker of its own."""
+    monkeypatch.setattr("loadgen.cores.cores", lambda: 1.5)
+    (tmp_path / "two.yaml").write_text(two_tenants("http://127.0.0.1:9"))
+    plan = resolve(load_scenario(tmp_path / "two.yaml", overrides=["workers=2"]))
+    assert workers_of(plan)[1][0].startswith("2 workers share 1 CPU:")
+
+
 def test_a_worker_without_a_user_is_not_started(tmp_path):
     (tmp_path / "users.yaml").write_text(two_tenants("http://127.0.0.1:9"))
     closed = ["tenants.chat.users=2", "tenants.bulk.users=1", "workers=9"]
