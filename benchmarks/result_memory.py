@@ -44,7 +44,7 @@ _USERS = 64
 _SERVER = ServerModelSpec(
     name="synthetic",
     law=StepLaw(a_us=1000.0, b_us=1.0),
-    limits=ServerLimits(max_num_seqs=1024, max_num_batched_tokens=8192),
+    limits=ServerLimits(max_num_seqs=20, max_num_batched_tokens=8192),
 )
 """What the header says of the server, so that a replay is not overloaded, whose queue would grow with the run."""
 

@@ -73,6 +73,8 @@ class _Replay:
             else:
                 break
         self._log.flush()
+        # It holds this replay and is held by it: hundreds of them would wait for the collector of cycles.
+        del self._log
         return Replayed(self._times(), self._preemptions)
 
     def _event(self, now_ns: int, kind: int, index: int) -> None:

@@ -60,6 +60,19 @@ def test_a_server_model_file_keeps_what_calibration_said_of_itself(plain):
     assert set(spec.fit["held_out"]) == {"seed 1", "seed 2", "seed 3", "seed 4"}
 
 
+def test_cached_prompt_tokens_cost_no_prefill():
+    """Half of each prompt is found in the server's prefix cache: told so, the fit gives the time of a computed token;
+    untold, half of it."""
+    load = workload(7, 300, rate=6.0, prompt=3000, output=20)
+    cached = dataclasses.replace(load, cached_tokens=load.prompt_tokens // 2)
+    seen = captured(cached, PLAIN_LAW, PLAIN_LIMITS)
+    told = fit_law([seen], bootstrap=1)
+    untold = fit_law([dataclasses.replace(seen, cached_tokens=None)], bootstrap=1)
+    assert told.law.b_us == pytest.approx(PLAIN_LAW.b_us, rel=0.1)
+    assert untold.law.b_us == pytest.approx(PLAIN_LAW.b_us / 2, rel=0.1)
+    assert any("50.0% of the prompt tokens" in warning for warning in told.warnings)
+
+
 def test_refining_never_makes_a_fit_worse_and_keeps_what_is_off():
     """The start is one of the candidates; parameters that are 0 stay 0."""
     seen = [captured(workload(5, 80, rate=10.0), PLAIN_LAW, PLAIN_LIMITS)]

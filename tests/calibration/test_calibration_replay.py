@@ -1,5 +1,8 @@
 """A replay is the simulation, without the parts that a fit does not need."""
 
+import dataclasses
+import gc
+
 import numpy as np
 import pytest
 from calibration_loads import S, workload
@@ -87,6 +90,48 @@ def test_a_replay_gives_the_simulators_times_to_the_nanosecond(law, limits, seed
     assert (found.sent_ns.tolist(), found.first_ns.tolist(), found.last_ns.tolist(), gaps) == simulated(
         load, law, limits
     )
+
+
+def test_a_replay_leaves_nothing_for_the_collector_of_cycles():
+    """A fit makes hundreds: what each holds must go with it."""
+    load = workload(1, 50, rate=20.0)
+    gc.collect()
+    gc.disable()
+    try:
+        replay(load, StepLaw(a_us=1000.0, b_us=1.0), ServerLimits())
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+
+
+def test_known_hits_cost_what_a_prefix_cache_saves():
+    """Prompts of four families served by a simulated engine with a prefix cache: what it says it found, told to a replay
+    without one, gives every stamp back."""
+    law, limits = StepLaw(a_us=2000.0, b_us=30.0, c_us=10.0, offset_us=500.0), ServerLimits(prefix_cache=True)
+    load = workload(3, 60, rate=30.0, prompt=400, output=15)
+    requests = [
+        Request(
+            id=index,
+            tenant="t",
+            arrival_ns=int(load.sent_ns[index]),
+            prompt_tokens=int(load.prompt_tokens[index]),
+            target_output_tokens=int(load.output_tokens[index]),
+            prefix_blocks=tuple(100 * (index % 4) + block for block in range(int(load.prompt_tokens[index]) // 16)),
+        )
+        for index in range(len(load))
+    ]
+    outcomes = []
+    config = DispatcherConfig(tenants=(Tenant(name="t"),), policy="fifo", backends={"": Slots()})
+    server = build_server(law, limits, 16)
+    Simulation(Dispatcher(config), {"": server}, requests, outcomes.append, offset_ns=law.offset_ns).run()
+    by_id = sorted(outcomes, key=lambda outcome: outcome.request.id)
+    cached = np.array([outcome.cached_prompt_tokens for outcome in by_id])
+    assert 0.5 < cached.sum() / load.prompt_tokens.sum() < 1
+    told = dataclasses.replace(load, cached_tokens=cached)
+    times = replay(told, law, ServerLimits()).times
+    assert times.first_ns.tolist() == [outcome.first_token_ns for outcome in by_id]
+    assert times.last_ns.tolist() == [outcome.last_token_ns for outcome in by_id]
+    assert times.first_ns.sum() < replay(load, law, ServerLimits()).times.first_ns.sum()
 
 
 def test_a_request_that_can_never_fit_is_an_error():
