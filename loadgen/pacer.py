@@ -33,8 +33,9 @@ _LAGS_KEPT = 1024
 class Pacer:
     """Merges a schedule with the requests that are pushed while it runs (closed loop, sessions, retries).
 
-    ``clock``: ns since the run's start. ``wakeup`` and ``monotonic``: the alarm and the clock it is set by; a test
-    gives those of its virtual loop. ``released`` counts requests; the pacer keeps none of them.
+    ``clock``: ns since the run's start. ``most``: so many requests are released and no more. ``wakeup`` and ``monotonic``:
+    the alarm and the clock it is set by; a test gives those of its virtual loop. ``released`` counts requests; the pacer
+    keeps none of them.
     """
 
     def __init__(
@@ -42,10 +43,12 @@ class Pacer:
         clock: Clock,
         loop: asyncio.AbstractEventLoop | None = None,
         *,
+        most: int | None = None,
         wakeup: WakeupFactory = new_wakeup,
         monotonic: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.released = 0
+        self.most = most
         self._clock = clock
         self._loop = loop
         self._new_wakeup = wakeup
@@ -65,6 +68,11 @@ class Pacer:
         self._flush()
         return self._lag
 
+    @property
+    def spent(self) -> bool:
+        """All that may be released has been."""
+        return self.most is not None and self.released >= self.most
+
     def push(self, request: Request) -> None:
         """Add an arrival to a running schedule; one that is due already is released at once. Its deadline may lie
         before those of the schedule.
@@ -78,7 +86,7 @@ class Pacer:
         """
         now_ns = self._clock()
         order = (request.arrival_ns, request.id)
-        if not self._pacing or self._stopped or request.arrival_ns > now_ns:
+        if not self._pacing or self._stopped or self.spent or request.arrival_ns > now_ns:
             return False
         if self._pushed and self._pushed[0][:2] < order:
             return False
@@ -98,7 +106,8 @@ class Pacer:
         self._wake()
 
     async def pace(self, arrivals: Iterable[Request], *, more: bool = False) -> AsyncIterator[list[Request]]:
-        """Lists of due requests, ascending by (arrival_ns, id) within the schedule and what was pushed in time.
+        """Lists of due requests, ascending by (arrival_ns, id) within the schedule and what was pushed in time; it ends
+        when ``most`` are released.
 
         ``arrivals``: the schedule, ascending; it is read one request ahead. ``more``: go on when it is exhausted, until
         :meth:`close`. May be used once, in one task.
@@ -109,10 +118,11 @@ class Pacer:
         self._pacing = True
         alarm = self._new_wakeup(self._loop or asyncio.get_running_loop(), self._wake)
         try:
-            while not self._stopped:
+            while not (self._stopped or self.spent):
                 now_ns = self._clock()
                 due: list[Request] = []
-                while len(due) < _BATCH_MOST:
+                room = _BATCH_MOST if self.most is None else min(_BATCH_MOST, self.most - self.released)
+                while len(due) < room:
                     ahead = self._ahead
                     if self._pushed and (ahead is None or self._pushed[0][:2] < (ahead.arrival_ns, ahead.id)):
                         if self._pushed[0][0] > now_ns:

@@ -48,9 +48,10 @@ class LiveEnd:
 
 class LiveRun:
     """One run. ``backends`` by the dispatcher's backend names. ``clock`` gives ns since the run's start and must be the
-    driver's. ``until_ns``: no arrival after it (closed loops go on until then). ``num_prompts``: the source makes no more
-    than these. ``prepare_request`` is applied to requests that do not come through ``ahead``. ``pacer``: a test's, on its
-    own clock. ``failover``: what becomes of requests that do not reach one of several backends."""
+    driver's. ``until_ns``: no arrival after it (closed loops go on until then). ``num_prompts``: so many requests are
+    released, the first in order of arrival. ``prepare_request`` is applied to requests that do not come through ``ahead``.
+    ``pacer``: a test's, on its own clock. ``failover``: what becomes of requests that do not reach one of several
+    backends."""
 
     def __init__(
         self,
@@ -75,11 +76,11 @@ class LiveRun:
         self._on_outcome: Callable[[Outcome], None] = _nowhere
         self._clock = clock
         self._until_ns = until_ns
-        self._num_prompts = num_prompts
         self._drain_s = drain_s
         self._prepare_request = prepare_request or (lambda request: request)
         self._ahead = ahead or LookAhead(source.absolute(), calls.make)
         self._pacer = pacer or Pacer(clock)
+        self._pacer.most = num_prompts
         self._settling = Settling(self._fail)
         self._failover = failover
         self._tasks: set[asyncio.Task[None]] = set()
@@ -179,13 +180,12 @@ class LiveRun:
     def _close_when_nothing_can_follow(self) -> None:
         if not self._tasks:
             self._idle.set()
-        all_made = self._num_prompts is not None and self._pacer.released >= self._num_prompts
-        if all_made or (self._schedule_over and not self._expected and not self._tasks):
+        if self._pacer.spent or (self._schedule_over and not self._expected and not self._tasks):
             self._pacer.close()
 
     def _follow(self, outcome: Outcome) -> Request | None:
         """What arrives because ``outcome`` happened: the request, if it is due now; one that is due later is pushed."""
-        if self._interrupted:
+        if self._interrupted or self._pacer.spent:
             return None
         request = self._source.after(outcome)
         if request is None or (self._until_ns is not None and request.arrival_ns >= self._until_ns):
@@ -195,8 +195,8 @@ class LiveRun:
         # back at once would keep the loop until he is let in.
         if outcome.status is not Status.SHED and self._pacer.admit(request):
             self._last_arrival_ns = max(self._last_arrival_ns, request.arrival_ns)
-            if self._num_prompts is not None:
-                self._close_when_nothing_can_follow()
+            if self._pacer.spent:
+                self._pacer.close()
             return request
         self._push(request)
         self._settling.add(partial(self._hold, request))

@@ -35,6 +35,7 @@ class _Users:
     tenants: tuple[Tenant, ...]
     block_tokens: int = 512
     expected_requests: float | None = _REQUESTS
+    limit: int | None = _REQUESTS
     made: int = field(default=0, init=False)
 
     def absolute(self) -> Iterator[Request]:

@@ -54,6 +54,7 @@ def simulate(
         offset_ns=offset_ns,
         until_ns=until_ns,
         control=control,
+        most=source.limit,
     )
     end_ns = simulation.run()
     recorder.flush()

@@ -16,17 +16,20 @@ from scheduler.request import ErrorClass, Outcome, Request, Status
 
 def without_outcome(source: Source, outcomes: Iterable[Outcome], until_ns: int) -> list[Request]:
     """Requests of ``source`` (a worker's share, not read from yet) that were due before ``until_ns`` and are not among
-    ``outcomes``, in order of arrival.
+    ``outcomes``, in order of arrival; together with these no more than its limit.
     """
+    ended = 0
     due = {request.id: request for request in source.start_closed(0)}
     due |= {request.id: request for request in takewhile(lambda r: r.arrival_ns < until_ns, source.absolute())}
     for outcome in outcomes:
+        ended += 1
         due.pop(outcome.request.id, None)
         following = source.after(outcome)
         if following is not None:
             due[following.id] = following
     open_ = (request for request in due.values() if request.arrival_ns < until_ns)
-    return sorted(open_, key=lambda request: (request.arrival_ns, request.id))
+    left = None if source.limit is None else max(0, source.limit - ended)
+    return sorted(open_, key=lambda request: (request.arrival_ns, request.id))[:left]
 
 
 def unfinished(request: Request, held: Held | None, ended_ns: int, detail: str) -> Outcome:

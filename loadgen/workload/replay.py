@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,8 +65,8 @@ class TraceWorkload:
 
     ``start_ns`` / ``end_ns``: the slice of the trace's own time that is played (its start becomes 0); default: from the
     first row to one mean gap past the last. ``speed``: gaps are divided by it. ``growth``: tenant name -> factor.
-    ``num_prompts``: at most so many requests. ``share``: what of it is made here. Raises ValueError that says what is
-    wrong.
+    ``num_prompts``: at most so many requests are to be released. ``share``: what of it is made here. Raises ValueError that
+    says what is wrong.
     """
 
     def __init__(
@@ -111,7 +112,6 @@ class TraceWorkload:
         self._share = share
         self._limit_of_all = num_prompts
         self._limit = None if num_prompts is None else share.of_total(num_prompts)
-        self._made = 0
         self._row_of: dict[int, tuple[int, int]] = {}
 
     def _find_waiting(self, after_row: Int64s, inside: NDArray[np.bool_]) -> None:
@@ -173,15 +173,20 @@ class TraceWorkload:
             return len(self._at) if self._limit_of_all is None else min(self._limit_of_all, len(self._at))
         return self._limit_of_all
 
+    @property
+    def limit(self) -> int | None:
+        return self._limit
+
     def absolute(self) -> Iterator[Request]:
+        return islice(self._scheduled(), self._limit)
+
+    def _scheduled(self) -> Iterator[Request]:
         for first in range(0, len(self._at), _BATCH):
             batch = slice(first, first + _BATCH)
             made = self._requests(first, self._at[batch], self._row[batch], self._cycle[batch])
             for request, row, cycle in zip(made, self._row[batch].tolist(), self._cycle[batch].tolist(), strict=True):
                 if not self._share.owns(request.id):
                     continue
-                if not self._may_make():
-                    return
                 if self._next_of(row) >= 0:
                     self._row_of[request.id] = (row, cycle)
                 yield request
@@ -198,7 +203,7 @@ class TraceWorkload:
         row = self._next_of(row)
         end_ns = end_of(outcome)
         arrival_ns = end_ns + (0 if self._rows.think_ns is None else int(self._rows.think_ns[row]))
-        if arrival_ns >= self.span_ns or not self._may_make():
+        if arrival_ns >= self.span_ns:
             return None
         request_id = previous.id + (1 << TURN_SHIFT)
         one = np.array([row])
@@ -254,12 +259,6 @@ class TraceWorkload:
             return ()
         names = ids[offsets[row] : offsets[row + 1]].tolist()
         return tuple(names) if cycle == 0 else tuple(mix(name + (cycle << 48)) >> 1 for name in names)
-
-    def _may_make(self) -> bool:
-        if self._limit is not None and self._made >= self._limit:
-            return False
-        self._made += 1
-        return True
 
 
 def _column(column: Int64s | None, row: Int64s) -> list[int]:

@@ -17,6 +17,7 @@ import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from heapq import merge
+from itertools import islice
 from typing import Protocol
 
 import msgspec
@@ -52,8 +53,13 @@ class Source(Protocol):
         """The mean number of requests of all workers; None when it depends on the server (closed loop without a
         limit)."""
 
+    @property
+    def limit(self) -> int | None:
+        """The driver releases this many requests, the first ones in order of arrival, and no more; None: all. The source
+        cannot keep to it: a schedule is made ahead, in a thread of its own, while what follows from answers turns up."""
+
     def absolute(self) -> Iterator[Request]:
-        """The schedule, ascending by (arrival_ns, id). May be called once."""
+        """The schedule, ascending by (arrival_ns, id), at most ``limit`` requests. May be called once."""
 
     def start_closed(self, now_ns: int) -> list[Request]:
         """The first request of every closed-loop user, ascending by (arrival_ns, id)."""
@@ -71,7 +77,7 @@ class Source(Protocol):
 class Workload:
     """See the module docstring and :class:`Source`.
 
-    ``duration_s``: requests arrive in [0, duration); None: until ``num_prompts`` requests were made (then no process
+    ``duration_s``: requests arrive in [0, duration); None: until ``num_prompts`` requests were released (then no process
     may depend on the duration). ``growth``: tenant name -> factor on its load. ``share``: what of it is made here.
     Raises ValueError that says what is wrong.
     """
@@ -94,7 +100,6 @@ class Workload:
         self._share = share
         self._limit_of_all = num_prompts
         self._limit = None if num_prompts is None else share.of_total(num_prompts)
-        self._made = 0
         self._seed = seed
         self._block_tokens = block_tokens
         self._streams = [
@@ -112,6 +117,9 @@ class Workload:
         self._closed = [stream for stream in self._streams if stream.closed]
         self._parts = {s.tenant.name: open_parts(s.traffic.arrivals, self._duration_s) for s in self._closed}
         self._closed_base = CLOSED_IDS if self._open else 0
+        # Without a schedule nothing else is released, so that no more need be made than will be.
+        self._closed_limit = None if self._open else self._limit
+        self._made = 0
         self._next_user_request = _first_users(self._closed, share)
         self._places = {stream.tenant.name: place for place, stream in enumerate(self._closed)}
         self._foreseen: dict[str, deque[Request]] = {stream.tenant.name: deque() for stream in self._closed}
@@ -133,16 +141,14 @@ class Workload:
         expected = sum(expected_arrivals(stream.traffic.arrivals, self._duration_s) for stream in self._open)
         return expected if limit is None else min(expected, limit)
 
+    @property
+    def limit(self) -> int | None:
+        return self._limit
+
     def absolute(self) -> Iterator[Request]:
-        owns, whole = self._share.owns, self._share.count == 1
-        if self._limit is None and whole:
-            yield from self._merged()
-            return
-        for request in self._merged():
-            if whole or owns(request.id):
-                if not self._may_make():
-                    return
-                yield request
+        merged = self._merged()
+        mine = merged if self._share.count == 1 else (r for r in merged if self._share.owns(r.id))
+        return islice(mine, self._limit)
 
     def start_closed(self, now_ns: int) -> list[Request]:
         step = self._share.count
@@ -250,7 +256,7 @@ class Workload:
         ahead = sum(map(len, self._foreseen.values()))
         if foreseen is None or stream.traffic.sessions is not None:
             return None
-        if self._limit is not None and self._made + ahead >= self._limit:
+        if self._closed_limit is not None and self._made + ahead >= self._closed_limit:
             return None
         request = self._starts(stream, [self._next_closed_id(tenant)], [0])[0]
         foreseen.append(request)
@@ -265,7 +271,7 @@ class Workload:
         return self._closed_base + number * len(self._closed) + self._places[tenant]
 
     def _may_make(self) -> bool:
-        if self._limit is not None and self._made >= self._limit:
+        if self._closed_limit is not None and self._made >= self._closed_limit:
             return False
         self._made += 1
         return True

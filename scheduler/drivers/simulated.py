@@ -83,6 +83,7 @@ class Simulation:
     dispatcher's configuration. ``on_gaps`` gets the token gaps of requests whose arrival lies in ``gap_window_ns`` (None: of
     all). ``offset_ns``: a constant between dispatch and the engine's queue. ``after``: see ``After``.
     ``until_ns``: stop there; what has not ended is reported as unfinished. ``control`` is asked every period of its own.
+    ``most``: so many requests arrive, the first ones, and no more.
     """
 
     def __init__(
@@ -98,8 +99,10 @@ class Simulation:
         offset_ns: int = 0,
         until_ns: int | None = None,
         control: Control | None = None,
+        most: int | None = None,
     ) -> None:
         self.env = VirtualTime()
+        self._left = -1 if most is None else most
         self._dispatcher = dispatcher
         self._wants_progress = dispatcher.policy.wants_progress
         self._replicas = {name: Replica(name, model, self, on_gaps) for name, model in replicas.items()}
@@ -140,6 +143,8 @@ class Simulation:
     def _arrive(self, arrivals: Iterable[Request]) -> Generator[simpy.Event, None, None]:
         env = self.env
         for request in arrivals:
+            if not self._left:
+                break
             delay_ns = request.arrival_ns - self.now_ns
             if delay_ns > 0:
                 yield env.timeout(delay_ns)
@@ -148,6 +153,8 @@ class Simulation:
                     f"request {request.id} arrives at {request.arrival_ns} ns, after time already reached {self.now_ns} ns: "
                     "sort the trace by arrival"
                 )
+            if not self._left:
+                break
             self._arrived(request)
         self._arrivals_over = True
 
@@ -165,6 +172,7 @@ class Simulation:
         self._at(control.period_ns, tick)
 
     def _arrived(self, request: Request) -> None:
+        self._left -= 1
         self._queued[request.id] = request
         if request.cancel_after_ns is not None:
             self._at(request.cancel_after_ns, lambda _: self._cancel(request))
@@ -362,7 +370,8 @@ class Simulation:
 
     def _arrive_later(self, request: Request, event: simpy.Event) -> None:  # noqa: ARG002 (simpy hands it over)
         self._coming -= 1
-        self._arrived(request)
+        if self._left:
+            self._arrived(request)
 
     def _leave_unfinished(self) -> None:
         """Report what has not ended, in order of arrival; nothing arrives because of it."""

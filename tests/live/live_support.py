@@ -160,6 +160,7 @@ class ListSource:
     tenants: tuple[Tenant, ...] = (Tenant(name="a"),)
     block_tokens: int = 512
     expected_requests: float | None = None
+    limit: int | None = None
 
     def absolute(self) -> Iterator[Request]:
         return iter(self.requests)

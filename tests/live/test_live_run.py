@@ -112,6 +112,35 @@ def test_a_closed_loop_stops_after_num_prompts():
     assert played.end.ended_ns == max(outcome.finished_ns for outcome in played.outcomes)
 
 
+def beside_a_schedule(kind: str, rate: float) -> list[tuple[Tenant, Traffic]]:
+    arrivals = Arrivals(process=Process.POISSON, rate=rate)
+    if kind == "users":
+        return [closed(3), (Tenant(name="open"), Traffic(arrivals=arrivals, prompt=FIXED, output=FIXED))]
+    turns = Sessions(turns=Lengths(distribution=Distribution.FIXED, mean=4), think_s=0.03)
+    return [(Tenant(name="open"), Traffic(arrivals=arrivals, prompt=FIXED, output=FIXED, sessions=turns))]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    kind=st.sampled_from(["users", "sessions"]),
+    rate=st.sampled_from([2.0, 40.0, 400.0]),
+    n=st.integers(1, 40),
+    sequences=st.sampled_from([None, 2]),
+)
+def test_a_number_of_prompts_beside_a_schedule_is_the_first_ones_to_arrive(kind, rate, n, sequences):
+    """Exactly N, though the schedule is made ahead: what follows from answers has its place among them. They are the first
+    N of the run that goes on; the server answers at once and in order, so the runs are alike until then."""
+    tenants = beside_a_schedule(kind, rate)
+    played = play(Workload(tenants, duration_s=None, num_prompts=n), num_prompts=n, sequences=sequences)
+    assert played.end.released == len(played.outcomes) == n
+    longer = play(Workload(tenants, duration_s=30, num_prompts=2 * n + 20), num_prompts=2 * n + 20, sequences=sequences)
+
+    def arrivals(outcomes):
+        return sorted((outcome.request.arrival_ns, outcome.request.id) for outcome in outcomes)
+
+    assert arrivals(played.outcomes) == arrivals(longer.outcomes)[:n]
+
+
 def test_no_user_sends_after_the_end_of_arrivals():
     """``until`` is the last instant at which anybody may arrive; answers may come later."""
     played = play(Workload([closed(3)], duration_s=0.1), until_ms=100)

@@ -213,6 +213,16 @@ def _slower(factor):
     return ServerModelSpec(name="slow", law=SERVER.law.scaled(factor), limits=SERVER.limits)
 
 
+@pytest.mark.parametrize("n", [1, 7, 60])
+def test_a_number_of_prompts_is_the_first_ones_to_arrive_in_a_simulation_too(n):
+    """Users beside a schedule: exactly N arrive, those that are first in the run that goes on; no time passes for others."""
+    both = (*OPEN.traffics, *CLOSED.traffics)
+    cut, whole = (record_cell(job(DrawnRecipe(both, 60.0, most), seed=3)).columns() for most in (n, None))
+    assert len(cut) == n
+    assert sorted(cut.arrival_ns.tolist()) == sorted(whole.arrival_ns.tolist())[:n]
+    assert {cut.tenants[code] for code in cut.tenant} > {"users"} or n < 60
+
+
 def test_a_trace_of_one_tenant_grows_as_a_whole(tmp_path):
     """Nobody else is there to suffer: the tenant itself is the one in contract, with decay and without neighbours."""
     path, _ = captured(tmp_path, CLOSED, load_mode="closed")

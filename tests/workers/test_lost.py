@@ -33,13 +33,19 @@ TENANTS = [
 
 
 @settings(max_examples=30, deadline=None)
-@given(index=st.integers(0, 2), died_ms=st.integers(0, 4000), service_ms=st.integers(1, 900), seed=st.integers(0, 9))
-def test_what_was_due_and_has_no_outcome_is_told_exactly(index, died_ms, service_ms, seed):
+@given(
+    index=st.integers(0, 2),
+    died_ms=st.integers(0, 4000),
+    service_ms=st.integers(1, 900),
+    seed=st.integers(0, 9),
+    num_prompts=st.none() | st.integers(3, 200),
+)
+def test_what_was_due_and_has_no_outcome_is_told_exactly(index, died_ms, service_ms, seed, num_prompts):
     """A worker is played up to its death: the requests released by then are those with an outcome and those told."""
     died_ns = died_ms * S // 1000
 
     def source():
-        return Workload(TENANTS, duration_s=3, seed=seed, share=Share(index, 3))
+        return Workload(TENANTS, duration_s=3, seed=seed, num_prompts=num_prompts, share=Share(index, 3))
 
     mine = source()
     # Every arrival and every end is an event; those before the death happened.
@@ -49,6 +55,8 @@ def test_what_was_due_and_has_no_outcome_is_told_exactly(index, died_ms, service
     while events and events[0][0] < died_ns:
         at_ns, kind, _, request = heapq.heappop(events)
         if kind == 0:
+            if len(released) == mine.limit:
+                continue
             released[request.id] = request
             heapq.heappush(events, (at_ns + service_ms * S // 1000, 1, request.id, request))
         else:

@@ -57,7 +57,7 @@ def play(source, service_ns, until_ns=10 * S, *, foresees=False) -> list[Request
     waiting = [(r.arrival_ns, r.id, r) for r in [*source.start_closed(0), *source.absolute()]]
     heapq.heapify(waiting)
     played = []
-    while waiting:
+    while waiting and len(played) != source.limit:
         at_ns, _, request = heapq.heappop(waiting)
         played.append(request)
         end_ns = at_ns + service_ns(request)

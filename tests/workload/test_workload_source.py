@@ -55,7 +55,7 @@ def play(workload, service_ns, *, status=Status.OK):
     queue = [(r.arrival_ns, r.id, r) for r in [*workload.absolute(), *workload.start_closed(0)]]
     heapq.heapify(queue)
     played = []
-    while queue:
+    while queue and len(played) != workload.limit:
         at_ns, _, request = heapq.heappop(queue)
         played.append(request)
         following = workload.after(ended(request, at_ns + service_ns(request), status))
