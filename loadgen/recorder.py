@@ -37,7 +37,7 @@ from loadgen.recording.stamps import (
     stamps_of,
     with_max_itl,
 )
-from loadgen.recording.store import Store
+from loadgen.recording.store import SavedRows, Store
 from loadgen.recording.stored import columns_of_store
 from loadgen.trace.parts import TraceFile
 from loadgen.trace.reader import Trace
@@ -61,11 +61,12 @@ _NO_FLUSH_NS = 2**63 - 1
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecorderState:
     """What a recorder holds but for its rows on disk, to be added to another's: plain data that travels between processes.
-    ``errors`` by (tenant code, class) and ``sent`` by tenant code, as in the columns; codes are places in ``names``.
+    ``columns``: the figures of every request, of a long run in a file. ``errors`` by (tenant code, class) and ``sent`` by
+    tenant code, as in the columns; codes are places in ``names``.
     """
 
     names: tuple[str, ...]
-    columns: dict[str, NDArray[Any]]
+    columns: dict[str, NDArray[Any]] | SavedRows
     histograms: HistogramSet
     errors: Counter[tuple[int, str]]
     sent: Counter[int]
@@ -192,13 +193,15 @@ class Recorder:
         if self._writer is not None:
             self._writer.close()
 
-    def state(self) -> RecorderState:
-        """All figures so far, for :meth:`absorb` of another recorder with the same window."""
+    def state(self, columns: Path | None = None) -> RecorderState:
+        """All figures so far, for :meth:`absorb` of another recorder with the same window. ``columns``: a file to be made
+        for those of every request, which the other one removes; None: they are held in memory.
+        """
         self.flush()
         self._feed.sync()
         return RecorderState(
             names=self.names,
-            columns=self._store.rows(),
+            columns=self._store.rows() if columns is None else self._store.save(columns),
             histograms=self._histograms,
             errors=self._errors,
             sent=self._sent,
@@ -210,9 +213,11 @@ class Recorder:
         """Add another worker's figures, as if its outcomes had been recorded here; its rows on disk are its own."""
         self.flush()
         codes = [self._code(name) for name in state.names]
-        columns = dict(state.columns)
-        columns["tenant"] = np.array(codes, dtype=np.int32)[columns["tenant"]]
-        self._store.extend(columns)
+        numbers, saved = np.array(codes, dtype=np.int32), state.columns
+        for block in saved.blocks() if isinstance(saved, SavedRows) else (saved,):
+            self._store.extend({**block, "tenant": numbers[block["tenant"]]})
+        if isinstance(saved, SavedRows):
+            saved.remove()
         self._histograms.add(state.histograms, codes)
         for (code, error), n in state.errors.items():
             self._errors[codes[code], error] += n

@@ -199,7 +199,7 @@ class _Worker:
         return WorkerReport(
             end=end,
             load=load,
-            recorder=recorder.state(),
+            recorder=recorder.state(job.directory / f".columns-{job.name}"),
             failures=failures.state(),
             lengths=lengths.state(),
             outage=outage.state(),

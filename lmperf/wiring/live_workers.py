@@ -33,7 +33,7 @@ from loadgen.offline.cell import Recipe
 from loadgen.recorder import Recorder, record_trace
 from loadgen.trace.reader import read_streams
 from loadgen.workers.crew import Crew, Death, worker_name
-from loadgen.workers.lost import unfinished, without_outcome
+from loadgen.workers.lost import lost_of, unfinished
 from loadgen.workers.report import WorkerReport, joined_end
 from loadgen.workload.share import Share
 from scheduler.dispatcher import Dispatcher, DispatcherConfig
@@ -220,19 +220,29 @@ class _Merged:
         until_ns = death.at_ns if job.until_ns is None else min(death.at_ns, job.until_ns)
         source = source_of(job.recipe, job.plan.seed, job.growth, job.share)
         held = {each.request.id: each for each in death.held}
-        missing = {request.id: request for request in without_outcome(source, outcomes, until_ns)}
-        missing |= {i: each.request for i, each in held.items()}
-        for outcome in outcomes:
-            missing.pop(outcome.request.id, None)
+        lost = lost_of(source, outcomes, held, until_ns, death.released)
         with_limits = timed(job.plan)
-        for i, request in missing.items():
-            recorder.on_outcome(unfinished(with_limits(request), held.get(i), death.at_ns, f"worker {job.name} died"))
-        self._lost += len(missing)
+        for request in lost.requests:
+            recorder.on_outcome(
+                unfinished(with_limits(request), held.get(request.id), death.at_ns, f"worker {job.name} died")
+            )
+        self._lost += len(lost)
         self._died_ns.append(death.at_ns)
+        without_rows = (
+            f", and {lost.nameless} more, which followed answers that were lost with it, have no row and are in no tenant's "
+            "figures"
+            if lost.nameless
+            else ""
+        )
+        unseen = (
+            "; what its users and sessions sent in its last half second, of which nobody was told, is not counted"
+            if not job.shared and source.follows
+            else ""
+        )
         recorder.invalidate(
-            f"worker {job.name} died {death.at_ns / 1e9:.1f} s after the start ({death.how}): {len(missing)} of its requests "
-            "count as unfinished (those of its last moments whose rows were not on disk yet among them), and the run ended "
-            "early, since its share of the later arrivals could not be sent"
+            f"worker {job.name} died {death.at_ns / 1e9:.1f} s after the start ({death.how}): {len(lost.requests)} of its "
+            f"requests count as unfinished (those of its last moments whose rows were not on disk yet among them){without_rows}"
+            f"{unseen}, and the run ended early, since its share of the later arrivals could not be sent"
         )
 
     def ending(self, queue_load: OwnLoad, notes: Sequence[str], redact: Callable[[str], str]) -> Ending:

@@ -61,7 +61,7 @@ def replay_rows(trace: TraceFile | Trace, tenants: Sequence[Tenant]) -> ReplayRo
     order = np.lexsort((found["request_id"], found["arrival_ns"]))
     after = _after_row(found.pop("request_id")[order], found.pop("after_request_id")[order])
     known = [tenant.name for tenant in tenants]
-    numbers = np.array([known.index(name) for name in codes.names], dtype=np.int64)
+    numbers = np.array([known.index(name) for name in codes.names], dtype=np.int32)
     offsets, block_ids = _blocks(found.pop("blocks"), names, order)
     think = found.pop("think_ns")
     return ReplayRows(

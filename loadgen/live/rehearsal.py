@@ -36,6 +36,7 @@ class _Users:
     block_tokens: int = 512
     expected_requests: float | None = _REQUESTS
     limit: int | None = _REQUESTS
+    follows: bool = True
     made: int = field(default=0, init=False)
 
     def absolute(self) -> Iterator[Request]:

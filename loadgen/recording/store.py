@@ -12,7 +12,8 @@ from __future__ import annotations
 import os
 import tempfile
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,27 @@ class _Spill:
         return np.frombuffer(data, dtype=_TYPES[name])
 
 
+@dataclass(frozen=True, slots=True)
+class SavedRows:
+    """The rows of a store in a file of their own, for another process; see :meth:`Store.save`."""
+
+    path: Path
+    rows: int
+
+    def blocks(self) -> Iterator[dict[str, NDArray[Any]]]:
+        """All columns by name, some thousands of rows at a time. ValueError when the file is shorter than it was."""
+        with self.path.open("rb") as file:
+            for start in range(0, self.rows, _BLOCK_ROWS):
+                n = min(_BLOCK_ROWS, self.rows - start)
+                yield {
+                    name: np.frombuffer(file.read(n * np.dtype(kind).itemsize), dtype=kind, count=n)
+                    for name, kind in _TYPES.items()
+                }
+
+    def remove(self) -> None:
+        self.path.unlink()
+
+
 class Store:
     """Append-only; ``column`` joins the blocks. ``folder``: where full blocks go; None keeps them in memory."""
 
@@ -107,9 +129,17 @@ class Store:
         }
         self.extend(rows)
 
-    def rows(self) -> dict[str, NDArray[Any]]:
-        """Every column by its name here: what :meth:`extend` of another store takes."""
-        return {name: self.column(name) for name in _TYPES}
+    def rows(self, start: int = 0, stop: int | None = None) -> dict[str, NDArray[Any]]:
+        """Every column of the rows [start, stop) by its name here: what :meth:`extend` of another store takes."""
+        return {name: self.column(name, start, stop) for name in _TYPES}
+
+    def save(self, path: Path) -> SavedRows:
+        """Every row into a file, in blocks of :meth:`extend`'s columns one after the other. OSError when the disk is full."""
+        with path.open("wb") as file:
+            for start in range(0, len(self), _BLOCK_ROWS):
+                for column in self.rows(start, min(start + _BLOCK_ROWS, len(self))).values():
+                    file.write(column.tobytes())
+        return SavedRows(path, len(self))
 
     def extend(self, rows: Mapping[str, NDArray[Any]]) -> None:
         """Append rows that are columns already, e.g. another worker's."""

@@ -46,13 +46,14 @@ class WorkerError(RuntimeError):
 @dataclass(frozen=True, slots=True)
 class Death:
     """A worker that ended without a report. ``held``: what the shared queue held of it, now or a
-    moment ago."""
+    moment ago. ``released``: how many requests it had told of, up to half a second before."""
 
     worker: int
     name: str
     how: str
     at_ns: int
     held: tuple[Held, ...]
+    released: int = 0
 
 
 @dataclass(slots=True)
@@ -184,10 +185,12 @@ class Crew:
         held = () if self._queue is None else tuple(self._queue.drop(index))
         if member.ended.done():
             return
-        member.standing = Standing(member.standing.done, 0, 0, member.standing.failed)
-        member.watcher = asyncio.create_task(self._name_the_cause(index, at_ns, held))
+        last = member.standing
+        member.standing = Standing(last.done, 0, 0, last.failed)
+        released = last.done + last.queued + last.in_flight
+        member.watcher = asyncio.create_task(self._name_the_cause(index, at_ns, held, released))
 
-    async def _name_the_cause(self, index: int, at_ns: int, held: tuple[Held, ...]) -> None:
+    async def _name_the_cause(self, index: int, at_ns: int, held: tuple[Held, ...], released: int) -> None:
         member = self._members[index]
         how = await member.process.gone(_CLOSE_S)
         name = member.process.name
@@ -196,7 +199,7 @@ class Crew:
         if not member.ready.done():
             member.ready.set_exception(WorkerError(f"worker {name} could not be made ready: {member.broken or how}"))
             return
-        _settle(member.ended, Death(index, name, member.broken or how, at_ns, held))
+        _settle(member.ended, Death(index, name, member.broken or how, at_ns, held, released))
         self._tell_all(Stop())
 
     def _tell_all(self, message: FromParent) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import islice
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,7 @@ from scheduler.request import Outcome, Request, Status
 from tenants.tenant import Tenant
 
 Int64s = NDArray[np.int64]
+_Number = TypeVar("_Number", bound=np.generic)
 
 _BATCH = 4096
 MOONCAKE_BLOCK_TOKENS = 512
@@ -87,9 +89,7 @@ class TraceWorkload:
         self._block_tokens = block_tokens
         self._rows = rows
         _check(rows, self._tenants, speed, growth or {})
-        self._tenant = (
-            np.zeros(len(rows), dtype=np.int64) if rows.tenant is None else rows.tenant.astype(np.int64, copy=False)
-        )
+        self._tenant = np.zeros(len(rows), dtype=np.int64) if rows.tenant is None else rows.tenant
         start = int(rows.arrival_ns.min()) if start_ns is None else start_ns
         end = _natural_end(rows.arrival_ns) if end_ns is None else end_ns
         if end <= start:
@@ -143,7 +143,9 @@ class TraceWorkload:
                 )
 
     def _schedule(self, played: Int64s, start: int, speed: float, factors: NDArray[np.float64]) -> None:
-        times, rows, cycles = [], [], []
+        times: list[Int64s] = []
+        rows: list[NDArray[np.int32]] = []
+        cycles: list[NDArray[np.int32]] = []
         for tenant, factor in enumerate(factors.tolist()):
             own = played[self._tenant[played] == tenant]
             at = self._rows.arrival_ns[own] - start
@@ -153,11 +155,11 @@ class TraceWorkload:
                 when = at if factor == 1.0 else np.rint((at + cycle * self.span_ns) / factor).astype(np.int64)
                 keep = when < self.span_ns
                 times.append(when[keep])
-                rows.append(own[keep])
-                cycles.append(np.full(int(keep.sum()), cycle, dtype=np.int64))
-        at, row = np.concatenate(times), np.concatenate(rows)
-        order = np.argsort(at, kind="stable")
-        self._at, self._row, self._cycle = at[order], row[order], np.concatenate(cycles)[order]
+                rows.append(own[keep].astype(np.int32))
+                cycles.append(np.full(int(keep.sum()), cycle, dtype=np.int32))
+            del own, at, when, keep
+        order = np.argsort(np.concatenate(times), kind="stable")
+        self._at, self._row, self._cycle = _taken(times, order), _taken(rows, order), _taken(cycles, order)
 
     @property
     def tenants(self) -> tuple[Tenant, ...]:
@@ -176,6 +178,10 @@ class TraceWorkload:
     @property
     def limit(self) -> int | None:
         return self._limit
+
+    @property
+    def follows(self) -> bool:
+        return self._next_row is not None
 
     def absolute(self) -> Iterator[Request]:
         return islice(self._scheduled(), self._limit)
@@ -215,7 +221,9 @@ class TraceWorkload:
     def foresee(self, tenant: str) -> Request | None:  # noqa: ARG002 (the protocol's: which row follows is the answers' choice)
         return None
 
-    def _requests(self, first_id: int, at: Int64s, row: Int64s, cycle: Int64s) -> list[Request]:
+    def _requests(
+        self, first_id: int, at: Int64s, row: NDArray[np.integer], cycle: NDArray[np.integer]
+    ) -> list[Request]:
         rows = self._rows
         output = np.maximum(rows.output_tokens[row], 1)
         limit = output if rows.max_tokens is None else rows.max_tokens[row]
@@ -261,7 +269,14 @@ class TraceWorkload:
         return tuple(names) if cycle == 0 else tuple(mix(name + (cycle << 48)) >> 1 for name in names)
 
 
-def _column(column: Int64s | None, row: Int64s) -> list[int]:
+def _taken(parts: list[NDArray[_Number]], order: Int64s) -> NDArray[_Number]:
+    """The parts as one, in this order; they are let go of, since a long trace has many of these columns."""
+    whole = np.concatenate(parts)
+    parts.clear()
+    return whole[order]
+
+
+def _column(column: Int64s | None, row: NDArray[np.integer]) -> list[int]:
     values: list[int] = [-1] * len(row) if column is None else column[row].tolist()
     return values
 

@@ -58,6 +58,10 @@ class Source(Protocol):
         """The driver releases this many requests, the first ones in order of arrival, and no more; None: all. The source
         cannot keep to it: a schedule is made ahead, in a thread of its own, while what follows from answers turns up."""
 
+    @property
+    def follows(self) -> bool:
+        """Whether any request comes because another one ended."""
+
     def absolute(self) -> Iterator[Request]:
         """The schedule, ascending by (arrival_ns, id), at most ``limit`` requests. May be called once."""
 
@@ -144,6 +148,10 @@ class Workload:
     @property
     def limit(self) -> int | None:
         return self._limit
+
+    @property
+    def follows(self) -> bool:
+        return bool(self._closed) or any(stream.traffic.sessions is not None for stream in self._streams)
 
     def absolute(self) -> Iterator[Request]:
         merged = self._merged()

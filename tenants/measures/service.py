@@ -45,16 +45,16 @@ class Service:
 
     def __init__(self, columns: Columns, w_p: float = 1.0, w_q: float = 2.0) -> None:
         self._n = len(columns.tenants)
-        first, last = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
-        tenant, cost = [np.empty(0, dtype=np.int32)], [np.empty(0)]
+        first, last = np.empty(len(columns), dtype=np.int64), np.empty(len(columns), dtype=np.int64)
+        tenant, cost = np.empty(len(columns), dtype=np.int32), np.empty(len(columns))
+        n = 0
         for rows in columns.pieces():
             served, starts, ends = delivery(rows)
-            first.append(starts)
-            last.append(ends)
-            tenant.append(rows.tenant[served])
-            cost.append(request_cost(rows, w_p, w_q)[served])
-        self._first, self._last = np.concatenate(first), np.concatenate(last)
-        self._tenant, self._cost = np.concatenate(tenant), np.concatenate(cost)
+            mine = slice(n, n + len(starts))
+            first[mine], last[mine], tenant[mine] = starts, ends, rows.tenant[served]
+            cost[mine] = request_cost(rows, w_p, w_q)[served]
+            n += len(starts)
+        self._first, self._last, self._tenant, self._cost = first[:n], last[:n], tenant[:n], cost[:n]
         self.end_ns = int(self._last.max()) if len(self._last) else None
 
     def at(self, times_ns: Int64s) -> Floats:
@@ -77,7 +77,7 @@ class Service:
 
     def _breakpoints(self) -> Iterator[tuple[Int64s, Floats, Floats]]:
         """(times, by how much the rate of each tenant changes there, what it is given at once there), in order."""
-        by_first, by_last = np.argsort(self._first, kind="stable"), np.argsort(self._last, kind="stable")
+        by_first, by_last = _order(self._first), _order(self._last)
         firsts, lasts = self._first[by_first], self._last[by_last]
         step = min(max(_CELLS_AT_ONCE // max(self._n, 1), _LEAST_AT_ONCE), _MOST_AT_ONCE)
         # Every breakpoint of one time belongs to one stretch; the last stretch ends with the last of all.
@@ -90,7 +90,7 @@ class Service:
             ending = by_last[last_bounds[k] : last_bounds[k + 1]]
             yield self._stretch(starting, ending)
 
-    def _stretch(self, starting: NDArray[np.int64], ending: NDArray[np.int64]) -> tuple[Int64s, Floats, Floats]:
+    def _stretch(self, starting: NDArray[np.int32], ending: NDArray[np.int32]) -> tuple[Int64s, Floats, Floats]:
         times = np.unique(np.concatenate([self._first[starting], self._last[ending]]))
         slope_change, jump = np.zeros((self._n, len(times))), np.zeros((self._n, len(times)))
         at_once = self._first[starting] == self._last[starting]
@@ -101,10 +101,15 @@ class Service:
         np.add.at(slope_change, (self._tenant[ended], np.searchsorted(times, self._last[ended])), -self._rate(ended))
         return times, slope_change, jump
 
-    def _rate(self, rows: NDArray[np.int64]) -> Floats:
+    def _rate(self, rows: NDArray[np.int32]) -> Floats:
         """Cost units per ns of requests that last."""
         rate: Floats = self._cost[rows] / (self._last[rows] - self._first[rows])
         return rate
+
+
+def _order(times: Int64s) -> NDArray[np.int32]:
+    """The places of ``times``, ascending; fewer than 2^31 requests, and both orders are held at once."""
+    return np.argsort(times, kind="stable").astype(np.int32)
 
 
 class _Sweep:

@@ -161,6 +161,7 @@ class ListSource:
     block_tokens: int = 512
     expected_requests: float | None = None
     limit: int | None = None
+    follows: bool = True
 
     def absolute(self) -> Iterator[Request]:
         return iter(self.requests)

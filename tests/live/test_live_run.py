@@ -133,7 +133,9 @@ def test_a_number_of_prompts_beside_a_schedule_is_the_first_ones_to_arrive(kind,
     tenants = beside_a_schedule(kind, rate)
     played = play(Workload(tenants, duration_s=None, num_prompts=n), num_prompts=n, sequences=sequences)
     assert played.end.released == len(played.outcomes) == n
-    longer = play(Workload(tenants, duration_s=30, num_prompts=2 * n + 20), num_prompts=2 * n + 20, sequences=sequences)
+    longer = play(
+        Workload(tenants, duration_s=600, num_prompts=2 * n + 20), num_prompts=2 * n + 20, sequences=sequences
+    )
 
     def arrivals(outcomes):
         return sorted((outcome.request.arrival_ns, outcome.request.id) for outcome in outcomes)

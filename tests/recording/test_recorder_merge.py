@@ -63,7 +63,9 @@ def test_a_histogram_travels_small():
 
 @settings(max_examples=20, deadline=None)
 @given(data=st.data(), workers=st.integers(1, 4))
-def test_merged_recorders_say_what_one_recorder_of_all_says(data, workers):
+def test_merged_recorders_say_what_one_recorder_of_all_says(data, workers, tmp_path_factory):
+    """Whether the figures of each request travel in memory or in a file, of which nothing is left."""
+    folder = tmp_path_factory.mktemp("states")
     found = [data.draw(outcomes(i)) for i in range(data.draw(st.integers(0, 20)))]
     owner = [data.draw(st.integers(0, workers - 1)) for _ in found]
     one = Recorder(TENANTS, WINDOW)
@@ -74,8 +76,13 @@ def test_merged_recorders_say_what_one_recorder_of_all_says(data, workers):
     parts[-1].invalidate("too slow")
     one.invalidate("too slow")
     merged = Recorder(TENANTS, WINDOW)
-    for part in parts:
-        merged.absorb(pickle.loads(pickle.dumps(part.state())))
+    for number, part in enumerate(parts):
+        state = part.state(folder / f"{number}" if data.draw(st.booleans()) else None)
+        merged.absorb(pickle.loads(pickle.dumps(state)))
+    assert list(folder.iterdir()) == []
+    for name in one.names:
+        ends, merged_ends = (sorted(recorder.columns().of(name).end_ns.tolist()) for recorder in (one, merged))
+        assert ends == merged_ends
     one.flush()
     assert set(merged.names) == set(one.names)
     for name in (None, *one.names):
@@ -87,6 +94,24 @@ def test_merged_recorders_say_what_one_recorder_of_all_says(data, workers):
     assert merged.disordered == one.disordered
     assert merged.lateness() == one.lateness()
     assert merged.invalid_reasons() == one.invalid_reasons()
+
+
+def test_what_travels_does_not_grow_with_the_requests(tmp_path):
+    """20,000 requests more are not a byte more for the process that reads them, but for their counts."""
+    sizes = []
+    for requests in (20_000, 40_000):
+        recorder = Recorder(TENANTS, WINDOW, tmp_path / f"{requests}")
+        for i in range(requests):
+            request = Request(id=i, tenant="chat", arrival_ns=i, prompt_tokens=1)
+            recorder.on_outcome(
+                Outcome(request=request, status=Status.OK, ended_ns=i + 7, sent_ns=i, finished_ns=i + 7)
+            )
+        sizes.append(len(pickle.dumps(recorder.state(tmp_path / "columns"))))
+        merged = Recorder(TENANTS, WINDOW)
+        merged.absorb(recorder.state(tmp_path / "columns"))
+        assert len(merged.columns()) == requests
+        recorder.close()
+    assert sizes[1] - sizes[0] < 1000
 
 
 def test_tenants_that_workers_met_in_another_order_are_not_mixed_up():

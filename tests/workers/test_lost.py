@@ -7,7 +7,7 @@ import heapq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.workers.lost import unfinished, without_outcome
+from loadgen.workers.lost import lost_of, unfinished, without_outcome
 from loadgen.workers.queue import Held
 from loadgen.workload.share import Share
 from loadgen.workload.source import Workload
@@ -69,6 +69,41 @@ def test_what_was_due_and_has_no_outcome_is_told_exactly(index, died_ms, service
     with_outcome = {outcome.request.id for outcome in ended}
     assert {r.id: r for r in found} == {i: r for i, r in released.items() if i not in with_outcome}
     assert [r.arrival_ns for r in found] == sorted(r.arrival_ns for r in found)
+
+
+@settings(max_examples=30, deadline=None)
+@given(kept=st.integers(0, 60), seed=st.integers(0, 9), shared=st.booleans())
+def test_what_followed_from_lost_answers_is_counted(kept, seed, shared):
+    """Rows of the last answers are gone, and with them what told the next requests of users and sessions: rows, names and
+    the count of the nameless are together what the worker had released. A shared queue has seen all of them."""
+
+    def source():
+        return Workload(TENANTS, duration_s=3, seed=seed)
+
+    mine = source()
+    events = [(r.arrival_ns, 0, r.id, r) for r in [*mine.start_closed(0), *mine.absolute()]]
+    heapq.heapify(events)
+    released, ended = [], []
+    while events and events[0][0] < S:
+        at_ns, kind, _, request = heapq.heappop(events)
+        if kind == 0:
+            released.append(request)
+            heapq.heappush(events, (at_ns + S // 10, 1, request.id, request))
+            continue
+        ended.append(Outcome(request=request, status=Status.OK, ended_ns=at_ns, finished_ns=at_ns))
+        following = mine.after(ended[-1])
+        if following is not None:
+            heapq.heappush(events, (following.arrival_ns, 0, following.id, following))
+    held = {r.id: Held(0, r, r.arrival_ns) for r in released if shared}
+    on_disk = ended[:kept]
+    lost = lost_of(source(), on_disk, held, S, len(released))
+    assert len(on_disk) + len(lost) == len(released)
+    rows = {outcome.request.id for outcome in on_disk}
+    assert {r.id for r in lost.requests} <= {r.id for r in released} - rows
+    assert lost.nameless == 0 or not shared
+    assert lost.nameless == 0 or kept < len(ended)
+    nothing_told = lost_of(source(), on_disk, held, S, 0)
+    assert (nothing_told.requests, nothing_told.nameless) == (lost.requests, 0)
 
 
 def test_it_counts_as_unfinished_with_what_the_queue_knew():
