@@ -218,7 +218,6 @@ def _write(
             indent=2,
         )
     )
-    noisy, verdicts = comparisons[0]
     fidelity = None
     if isinstance(answer, TraceAnswer):
         tenants = answer.captured.tenants
@@ -227,8 +226,7 @@ def _write(
         tenants = answer.experiment.recipe.tenants
     targets = {t.name: t.slo.attainment for t in tenants if t.slo.attainment is not None}
     names = tuple(tenant.name for tenant in tenants)
-    write_comparison(
-        directory / "comparison.html",
+    first, *others = (
         Comparison(
             verdicts=verdicts,
             targets=targets,
@@ -237,6 +235,8 @@ def _write(
             fidelity=fidelity,
             baseline="the baseline load" if what_if is None else "the trace as captured",
             raised="the raised load" if what_if is None else f"what if ({what_if})",
-        ),
-        command=f"lmperf {shlex.join(redact_argv(command))}",
+        )
+        for noisy, verdicts in comparisons
     )
+    command_line = f"lmperf {shlex.join(redact_argv(command))}"
+    write_comparison(directory / "comparison.html", first, others=others, command=command_line)

@@ -68,6 +68,13 @@ class Comparison:
         names += [tenant.tenant for summary in self.runs.values() for tenant in summary.tenants]
         return list(dict.fromkeys(names))
 
+    def verdict_of(self, label: str) -> PolicyVerdict:
+        """Raises KeyError for a policy that was not compared."""
+        for verdict in self.verdicts:
+            if verdict.label == label:
+                return verdict
+        raise KeyError(label)
+
     @property
     def has_intervals(self) -> bool:
         """False with fewer than five seeds: then no policy has a verdict."""
@@ -158,6 +165,34 @@ def answer(comparison: Comparison) -> str:
     return f"{none} that every tenant kept its SLO{closest}."
 
 
+def answer_of_all(comparisons: Sequence[Comparison]) -> str:
+    """The same of several, each of which raises another tenant's load: who keeps what is promised whoever grows."""
+    if len(comparisons) == 1:
+        return answer(comparisons[0])
+    best = joined([f"{ranked(each.verdicts)[0].label} when {joined(each.noisy)} grows" for each in comparisons])
+    if not any(_promised(each) for each in comparisons):
+        return f"Best is {best}."
+    sure = all(each.has_intervals for each in comparisons)
+    kept = [
+        verdict.label
+        for verdict in comparisons[0].verdicts
+        if all(_safe(verdict.label, each, sure=sure) for each in comparisons)
+    ]
+    if not kept:
+        none = "is shown to keep every SLO" if sure else "is at every target in the one realisation simulated"
+        return f"No policy {none} whichever tenant grows; best is {best}."
+    verb = ("keeps" if len(kept) == 1 else "keep") if sure else ("is" if len(kept) == 1 else "are")
+    what = "the SLO of all others" if sure else "at the target of all others in the one realisation simulated"
+    return f"Whichever tenant grows, {joined(kept)} {verb} {what}; best is {best}."
+
+
+def _safe(label: str, comparison: Comparison, *, sure: bool) -> bool:
+    """Whether the policy keeps all that is promised; not ``sure``: is at it, of one realisation."""
+    if not sure:
+        return label in _there(comparison, _promised(comparison))
+    return keeps_all(comparison.verdict_of(label), comparison) in {"kept", "no_slo"}
+
+
 def _closest(comparison: Comparison, runs: Mapping[str, Summary]) -> str:
     """``; closest is X, whose least attained tenant, chat, got 97.1% of a promised 99%``, where runs can be ranked."""
     worst: dict[str, tuple[float, str, float, float]] = {}
@@ -206,14 +241,18 @@ def _best_policy(comparison: Comparison) -> str:
 
 def _at_target(comparison: Comparison, promised: Sequence[str]) -> str:
     """Without intervals nothing is kept or broken; which policies are at every target is still what people look for."""
-    there = [
+    there = _there(comparison, promised)
+    if not there:
+        return "no policy is at every target"
+    return f"{joined(there)} {'is' if len(there) == 1 else 'are'} at every target"
+
+
+def _there(comparison: Comparison, promised: Sequence[str]) -> list[str]:
+    return [
         verdict.label
         for verdict in comparison.verdicts
         if all((verdict.raised[name].attainment.value or 0.0) >= comparison.targets[name] for name in promised)
     ]
-    if not there:
-        return "no policy is at every target"
-    return f"{joined(there)} {'is' if len(there) == 1 else 'are'} at every target"
 
 
 def _rank(verdict: PolicyVerdict) -> tuple[float, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from loadgen.offline.verdicts import Figure, PolicyVerdict, TenantVerdict
 from loadgen.report.comparison import Comparison
@@ -17,8 +18,13 @@ INK = "ink"
 """Stands for the colour of text, which only the page knows."""
 
 
-def comparison_plots(comparison: Comparison, looks: Mapping[str, Look]) -> list[Plot]:
-    """Attainment and TTFT P99 by tenant; decay, rho and throughput by policy. None without verdicts."""
+def comparison_plots(comparison: Comparison, looks: Mapping[str, Look], *, suffix: str = "") -> list[Plot]:
+    """Attainment and TTFT P99 by tenant; decay, rho and throughput by policy. None without verdicts. ``suffix``: ends the
+    key of each, where a page has several comparisons."""
+    return [replace(plot, key=plot.key + suffix) for plot in _plots(comparison, looks)]
+
+
+def _plots(comparison: Comparison, looks: Mapping[str, Look]) -> list[Plot]:
     verdicts = comparison.verdicts
     if not verdicts:
         return []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -79,24 +80,48 @@ def render_run(
     )
 
 
-def render_comparison(comparison: Comparison, *, title: str = "Policies compared", command: str | None = None) -> str:
-    """The report of a comparison alone. Raises ValueError when it holds neither verdicts nor runs."""
+@dataclass(frozen=True, slots=True)
+class _Section:
+    """One comparison of several on a page. ``suffix``: ends its anchors."""
+
+    comparison: Comparison
+    plots: list[str]
+    suffix: str
+
+
+def render_comparison(
+    comparison: Comparison,
+    *,
+    others: Sequence[Comparison] = (),
+    title: str = "Policies compared",
+    command: str | None = None,
+) -> str:
+    """The report of a comparison alone. ``others``: the same policies with another tenant's load raised, each. Raises
+    ValueError when it holds neither verdicts nor runs."""
     if not comparison.verdicts and not comparison.runs:
         raise ValueError("a comparison report needs verdicts of policies, or runs: it was given neither")
-    looks = looks_of(comparison.tenants)
-    policies = comparison_plots(comparison, _some(looks))
+    everything = (comparison, *others)
+    looks = looks_of(list(dict.fromkeys(name for each in everything for name in each.tenants)))
+    plots, sections = [], []
+    for number, each in enumerate(everything, 1):
+        suffix = "" if number == 1 else f"-{number}"
+        drawn = comparison_plots(each, _some(looks), suffix=suffix)
+        plots += drawn
+        sections.append(_Section(each, [plot.key for plot in drawn], suffix))
+    policies = plots[: len(sections[0].plots)]
     return page(
         "comparison.html.j2",
-        policies,
+        plots,
         heading=title,
         name=title,
-        answer=comparing.answer(comparison),
+        answer=comparing.answer_of_all(everything),
+        sections=sections,
         trust=None if comparison.fidelity is None else comparing.fidelity_line(comparison.fidelity),
         looks=looks,
         charted=_some(looks),
         command=command,
         fidelity=comparison.fidelity,
-        **_comparison_context(comparison, policies),
+        **_comparison_context(comparison, policies, several=bool(others)),
     )
 
 
@@ -152,12 +177,16 @@ def _plan_text(plan: Mapping[str, Any] | None) -> str | None:
     return f"{whole[:_PLAN_CHARACTERS]}\n... {len(whole) - _PLAN_CHARACTERS:,} characters more in summary.json"
 
 
-def _comparison_context(comparison: Comparison | None, policies: Sequence[Plot]) -> dict[str, Any]:
+def _comparison_context(
+    comparison: Comparison | None, policies: Sequence[Plot], *, several: bool = False
+) -> dict[str, Any]:
     runs = {} if comparison is None else comparison.runs
     pairs = [(pair, comparing.pair_rows(runs[pair.live], runs[pair.simulated])) for pair in comparing.pairs_of(runs)]
     return {
         "comparison": comparison,
         "policy_plots": [plot.key for plot in policies],
+        "suffix": "",
+        "several": several,
         "pairs": pairs,
         "judged": comparing.judged,
         "ranked": comparing.ranked,

@@ -171,7 +171,7 @@ def test_a_trace_is_calibrated_reproduced_and_compared(tmp_path, arrivals):
     order = [
         out.index(text)
         for text in (
-            "server model calibrated from t.parquet (fitted to this trace)",
+            "server model calibrated from t.parquet (fitted to this trace, refined by replaying it)",
             f"the captured run, reproduced (arrivals: {arrivals})",
             "the captured arrivals under each policy",
             "derived loads",
@@ -185,6 +185,15 @@ def test_a_trace_is_calibrated_reproduced_and_compared(tmp_path, arrivals):
         "log.txt",
         "server-model.json",
     }
+
+
+def test_a_long_trace_is_fitted_quickly_and_says_how_to_do_better(tmp_path, monkeypatch):
+    monkeypatch.setattr("lmperf.wiring.captured.REFINED_UP_TO", 100)
+    trace(tmp_path / "t.parquet")
+    code, out, err = simulate(tmp_path, "t.parquet", "--policies", "fifo", "--output-dir", "r")
+    assert code == 0, err
+    assert "fitted to this trace, least squares alone, the run being long" in out
+    assert "lmperf calibrate t.parquet -o model.json, then --server-model model.json" in out
 
 
 def test_a_written_server_model_is_taken_again(tmp_path):

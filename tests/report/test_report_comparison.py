@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 from report_runs import Html, busy_recorder, busy_summary, over_seeds, policy_verdict, recorder_of, slo, spread
 
 from loadgen.offline.fidelity import FidelityRow
 from loadgen.report import Comparison, curves_of, render_comparison, render_run, write_comparison
-from loadgen.report.comparison import FidelityTable, answer, judged, pair_rows, pairs_of
+from loadgen.report.comparison import FidelityTable, answer, answer_of_all, judged, pair_rows, pairs_of
 from loadgen.summary import summarise
 from tenants.tenant import Tenant
 
@@ -271,3 +273,47 @@ def test_the_comparison_is_written_to_a_file_or_into_a_folder(tmp_path):
     assert write_comparison(tmp_path, comparison) == tmp_path / "comparison.html"
     path = write_comparison(tmp_path / "other.html", comparison, command="lmperf simulate demo")
     assert "lmperf simulate demo" in Html(path.read_text(encoding="utf-8")).words
+
+
+def grown(name, *verdicts, **options):
+    others = tuple(tenant for tenant in ("chat", "rag", "batch") if tenant != name)
+    return compared(*verdicts, noisy=(name,), in_contract=others, **options)
+
+
+def test_every_tenant_that_grows_in_turn_has_its_tables_and_figures():
+    """One comparison a noisy tenant: an overview of policies by who grows, then each comparison under anchors of its own."""
+    first, second = grown("batch", BAD, GOOD), grown("chat", BAD, replace(CLOSE, label=GOOD.label))
+    page = Html(render_comparison(first, others=[second]))
+    order = [
+        page.words.index(text)
+        for text in (
+            "Whoever grows",
+            "Policies when batch grows",
+            "Policies when chat grows",
+            "Policies by tenant when chat",
+        )
+    ]
+    assert order == sorted(order)
+    plots = {"policies-attainment", "policies-ttft", "policies-decay", "policies-rho", "policies-throughput"}
+    assert {key for key in page.figures if key.startswith("policies")} == plots | {f"{key}-2" for key in plots}
+    overview = page.words[page.words.index("Whoever grows") : page.words.index("Policies when batch grows")]
+    assert "batch grows chat grows" in overview
+    assert "slo_aware ✓ kept chat 99.80%" in overview
+    assert "fifo ✗ broken" in overview
+
+
+def test_the_answer_over_several_is_what_holds_whoever_grows():
+    """A policy that keeps the SLO when one tenant grows and not when another does keeps it not."""
+    close = replace(CLOSE, label=GOOD.label)
+    assert answer_of_all([grown("batch", BAD, GOOD), grown("chat", BAD, GOOD)]) == (
+        "Whichever tenant grows, slo_aware keeps the SLO of all others; best is slo_aware when batch grows and slo_aware "
+        "when chat grows."
+    )
+    assert answer_of_all([grown("batch", BAD, GOOD), grown("chat", BAD, close)]).startswith(
+        "No policy is shown to keep every SLO whichever tenant grows; best is slo_aware when batch grows"
+    )
+    once = policy_verdict("drr", 0.998, half=None)
+    assert answer_of_all([grown("batch", once), grown("chat", once)]).startswith(
+        "Whichever tenant grows, drr is at the target of all others in the one realisation simulated"
+    )
+    assert answer_of_all([grown("batch", GOOD)]) == answer(grown("batch", GOOD))
