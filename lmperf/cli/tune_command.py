@@ -73,7 +73,8 @@ def _say(console: Console, answer: TuneAnswer) -> None:
         title_justify="left",
         caption_justify="left",
         caption="> recommended, * on the trade-off: no other setting is better in attainment, decay and throughput alike.\n"
-        "D: sequences, X: prefill tokens outstanding; missed: tenants in contract below target; throughput: against row 1",
+        "D: sequences (auto: moved within these bounds while it runs), X: prefill tokens outstanding; missed: tenants in "
+        "contract below target; throughput: against row 1",
     )
     for column in ("", "setting", "worst attained %", "missed", "decay", "rho", "throughput"):
         table.add_column(column, justify="left" if column in ("", "setting") else "right", no_wrap=column != "setting")

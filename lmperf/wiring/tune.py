@@ -1,8 +1,9 @@
 """Which policy, slots, weights and admission limits keep the promises best: a small search that ends in a table.
 
 A coordinate search, each stage around the best of what came before it: policies, then slots (sequences and prefill tokens,
-halved and doubled), then the weights of the tenants that miss most, then a limit on the noisy tenants' queues. Every trial
-is simulated at the baseline and at the raised load with the same seeds, and offers the same load. Trials are ranked by
+halved and doubled, and sequences that move by themselves), then the weights of the tenants that miss most, then a limit on the
+noisy tenants' queues. Every trial is simulated at the baseline and at the raised load with the same seeds, and offers the same
+load. Trials are ranked by
 
 1. how many tenants in contract are below their target under the raised load, then how many are not shown to be at it
    (their interval reaches below);
@@ -19,17 +20,16 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import msgspec
-
 from lmperf.scenario.load import Scenario
 from lmperf.scenario.model import At
 from lmperf.scenario.plan import Plan
 from lmperf.wiring.confirm import job_of_plan
-from lmperf.wiring.dispatching import slots_of
+from lmperf.wiring.dispatching import auto_of, slots_of
 from lmperf.wiring.saturation import resolve_with_saturation
 from lmperf.wiring.servers import server_model_of
 from lmperf.wiring.sources import SourceError
 from lmperf.wiring.variants import (
+    auto_rules,
     pinned,
     resolved,
     under_policy,
@@ -38,10 +38,12 @@ from lmperf.wiring.variants import (
     with_slots,
     with_weights,
 )
+from loadgen.offline.cell import slots_data
 from loadgen.offline.experiment import BASELINE, RAISED, Cells, Experiment, Load, OnProgress, PolicyChoice
 from loadgen.offline.replicas import ReplicatedJob, run_replicated
 from loadgen.offline.verdicts import Figure, PolicyVerdict, judge_policies
 from loadgen.offline.workers import Workers
+from scheduler.auto_rule import AutoRule, Follows
 from scheduler.slots import Slots
 
 _WEIGHT_FACTORS = (2.0, 4.0)
@@ -52,17 +54,20 @@ _UNLIMITED_SEQUENCES = (32, 64, 128)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What one trial sets; weights are factors and queue limits requests, by group of tenants."""
+    """What one trial sets; weights are factors and queue limits requests, by group of tenants. ``auto``: what moves the
+    slots, which start at ``slots``; None: they are fixed."""
 
     policy: PolicyChoice
     slots: Slots
+    auto: AutoRule | None = None
     weights: Mapping[str, float] = field(default_factory=dict)
     queued: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
         """Distinct for distinct settings."""
-        parts = [self.policy.label, f"D={_or_all(self.slots.sequences)}", f"X={_or_all(self.slots.prefill_tokens)}"]
+        sequences = _or_all(self.slots.sequences) if self.auto is None else _moved(self.auto)
+        parts = [self.policy.label, f"D={sequences}", f"X={_or_all(self.slots.prefill_tokens)}"]
         parts += [f"{name} weight x{factor:g}" for name, factor in self.weights.items()]
         parts += [f"{name} queue <= {most}" for name, most in self.queued.items()]
         return ", ".join(parts)
@@ -70,7 +75,7 @@ class Setting:
     def of(self, scenario: Scenario) -> Scenario:
         """The scenario under this setting."""
         variant = under_policy(scenario, replace(self.policy, slots=None))
-        variant = with_queue_limits(with_slots(variant, self.slots), self.queued)
+        variant = with_queue_limits(with_slots(variant, self.slots, self.auto), self.queued)
         return with_weights(variant, self.weights) if self.weights else variant
 
     def data(self) -> dict[str, object]:
@@ -78,10 +83,14 @@ class Setting:
         return {
             "policy": self.policy.policy,
             "options": dict(self.policy.options),
-            "slots": msgspec.to_builtins(self.slots),
+            "slots": slots_data(self.slots, self.auto, {}),
             "weight_factors": dict(self.weights),
             "max_queued": dict(self.queued),
         }
+
+
+def _moved(rule: AutoRule) -> str:
+    return f"auto by {'TPOT' if rule.follows is Follows.TPOT else 'waiting'} ({rule.least} to {rule.most})"
 
 
 def _or_all(limit: int | None) -> str:
@@ -240,7 +249,7 @@ def own_setting(plan: Plan) -> Setting:
         policy=plan.policy.name if queues else "fifo",
         options=dict(plan.policy.options) if queues else {},
     )
-    return Setting(policy=policy, slots=slots_of(plan))
+    return Setting(policy=policy, slots=slots_of(plan), auto=auto_of(plan))
 
 
 def tune(
@@ -265,7 +274,8 @@ def _policies(answer: TuneAnswer, choices: Sequence[PolicyChoice]) -> Iterator[S
     own = own_setting(answer.baseline)
     yield own
     for choice in choices:
-        yield replace(own, policy=choice, slots=choice.slots or own.slots)
+        auto = own.auto if choice.slots is None else None
+        yield replace(own, policy=choice, slots=choice.slots or own.slots, auto=auto)
 
 
 def _best_setting(answer: TuneAnswer) -> Setting:
@@ -278,7 +288,9 @@ def _slots(answer: TuneAnswer, _: Sequence[PolicyChoice]) -> Iterator[Setting]:
     best = _best_setting(answer)
     for sequences in _around(best.slots.sequences, _UNLIMITED_SEQUENCES):
         for prefill in _around(best.slots.prefill_tokens, _UNLIMITED_PREFILL):
-            yield replace(best, slots=Slots(sequences=sequences, prefill_tokens=prefill))
+            yield replace(best, slots=Slots(sequences=sequences, prefill_tokens=prefill), auto=None)
+    for rule in auto_rules(answer.scenario):
+        yield replace(best, auto=rule)
 
 
 def _around(value: int | None, unlimited: Sequence[int]) -> Sequence[int | None]:

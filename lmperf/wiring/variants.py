@@ -18,6 +18,7 @@ from lmperf.scenario.server_model import PolicyModel, SlotsModel
 from lmperf.scenario.tenant_model import TenantModel
 from lmperf.wiring.saturation import resolve_with_saturation
 from loadgen.offline.experiment import PolicyChoice
+from scheduler.auto_rule import AutoRule, Follows, usual_rule
 from scheduler.slots import Slots
 
 
@@ -105,10 +106,29 @@ def under_policy(scenario: Scenario, choice: PolicyChoice) -> Scenario:
     return _with(scenario, **changed)
 
 
-def with_slots(scenario: Scenario, slots: Slots) -> Scenario:
-    """Fixed slots."""
-    stated = SlotsModel.model_validate({"sequences": slots.sequences, "prefill_tokens": slots.prefill_tokens})
-    return _with(scenario, slots=stated)
+def with_slots(scenario: Scenario, slots: Slots, rule: AutoRule | None = None) -> Scenario:
+    """Fixed slots; with ``rule`` ones that it moves, from there (within its bounds) on."""
+    stated: dict[str, Any] = {"sequences": slots.sequences, "prefill_tokens": slots.prefill_tokens}
+    if rule is not None:
+        start = slots.sequences and min(max(slots.sequences, rule.least), rule.most)
+        stated |= {
+            "auto": rule.follows.value,
+            "sequences": start,
+            "min_sequences": rule.least,
+            "max_sequences": rule.most,
+        }
+    return _with(scenario, slots=SlotsModel.model_validate(stated))
+
+
+def auto_rules(scenario: Scenario) -> list[AutoRule]:
+    """The usual rules by which this scenario's slots could move: by TPOT limits where a tenant has one and no server's slots
+    are fixed, and by waiting counts. None with several workers, whose slots are fixed."""
+    model = scenario.model
+    if (model.workers or 1) > 1:
+        return []
+    fixed = any(server.sequences is not None for server in model.backend.urls or ())
+    by_tpot = not fixed and any(t.slo is not None and t.slo.tpot_ms is not None for t in model.tenants.values())
+    return [usual_rule(follows) for follows in Follows if by_tpot or follows is not Follows.TPOT]
 
 
 def with_weights(scenario: Scenario, factors: Mapping[str, float]) -> Scenario:

@@ -11,14 +11,17 @@ import pytest
 
 from lmperf.__main__ import main
 from lmperf.scenario.load import scenario_from_text
+from lmperf.wiring.confirm import cell_of_plan, confirm
+from lmperf.wiring.dispatching import auto_of
 from lmperf.wiring.known import installed
 from lmperf.wiring.offline import policy_choices, simulate_scenario
 from lmperf.wiring.sources import SourceError
 from lmperf.wiring.tune import Setting, Trial, Tuner, best_of, efficient, own_setting, tune
-from lmperf.wiring.variants import resolved
+from lmperf.wiring.variants import auto_rules, resolved
 from loadgen.offline.experiment import PolicyChoice
 from loadgen.offline.verdicts import Figure
 from loadgen.offline.workers import Workers
+from scheduler.auto_rule import AutoRule, Follows, usual_rule
 from scheduler.slots import Slots
 
 SCENARIO = """\
@@ -76,6 +79,53 @@ def test_every_stage_is_tried_and_no_setting_twice(answer):
     assert {setting.slots.prefill_tokens for setting in settings} >= {1024, 2048, 4096}
     assert {tuple(setting.weights) for setting in settings} == {(), ("chat",)}
     assert {tuple(setting.queued) for setting in settings} == {(), ("batch",)}
+
+
+def test_slots_that_move_by_themselves_are_a_choice(answer):
+    """By waiting counts, since no tenant has a TPOT limit: to the last digit what `lmperf simulate` says of that scenario."""
+    moved = [trial for trial in answer.trials if trial.setting.auto is not None]
+    assert [trial.setting.auto for trial in moved if not trial.setting.weights and not trial.setting.queued] == [
+        usual_rule(Follows.WAITING)
+    ]
+    trial = moved[0]
+    assert "D=auto by waiting (1 to 1024)" in trial.setting.label
+    assert trial.setting.data()["slots"]["auto"] == {"follows": "waiting", "least": 1, "most": 1024}
+    start = trial.setting.slots
+    text = SCENARIO.replace(
+        "slots: {sequences: 16, prefill_tokens: 2048}",
+        f"slots: {{auto: waiting, sequences: {start.sequences}, prefill_tokens: {start.prefill_tokens or 'null'}}}",
+    )
+    choices = policy_choices(f"fifo,{trial.setting.policy.label}")
+    oracle = simulate_scenario(scenario(text), choices, 2, processes=1).comparisons[0].verdicts[-1]
+    assert trial.verdict.raised == oracle.raised
+    assert trial.verdict.baseline == oracle.baseline
+
+
+def test_a_tpot_limit_offers_slots_by_tpot_and_fixed_ones_none():
+    """What the scenario itself states as automatic stays so in its own row, bounds and all."""
+    with_limit = SCENARIO.replace("slo: {ttft_ms: 500,", "slo: {ttft_ms: 500, tpot_ms: 20,")
+    assert [rule.follows for rule in auto_rules(scenario(with_limit))] == [Follows.TPOT, Follows.WAITING]
+    assert auto_rules(scenario(SCENARIO + "workers: 2\n")) == []
+    own = with_limit.replace("slots: {sequences: 16,", "slots: {auto: tpot, sequences: 16, min_sequences: 8,")
+    plan = resolved(scenario(own))
+    setting = own_setting(plan)
+    assert setting.auto == AutoRule(follows=Follows.TPOT, least=8, most=128)
+    assert resolved(setting.of(scenario(own))).slots == plan.slots
+
+
+def test_a_live_confirmation_of_moving_slots_moves_them(tmp_path):
+    """The plan that is run live has the rule, and so has the simulation beside it."""
+    setting = Setting(policy=policy_choices("wfq")[0], slots=Slots(sequences=16), auto=usual_rule(Follows.WAITING))
+    seen = []
+
+    def run(_scenario, plan, _options):
+        seen.append(plan)
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        list(confirm(setting.of(scenario()), (1.0,), duration_s=5, directory=tmp_path, percentiles=(50.0,), run=run))
+    (plan,) = seen
+    assert auto_of(plan) == cell_of_plan(plan).auto == usual_rule(Follows.WAITING)
 
 
 def test_no_trial_ranks_above_the_recommended(answer):
