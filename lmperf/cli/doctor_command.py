@@ -17,14 +17,20 @@ from lmperf.scenario.secrets import REFERENCE
 from lmperf.wiring.doctor import Check, State, checks_of, look
 
 _SERVER_WAIT_S = 3.0
+_USUAL_CONNECTIONS = 64
 
 
 def run(args: argparse.Namespace) -> ExitCode:
-    if args.concurrency < 1:
+    if args.concurrency is not None and args.concurrency < 1:
         raise ScenarioError.single("<flags>", f"--concurrency is {args.concurrency}", "at least 1")
-    found = checks_of(look(), connections=args.concurrency)
-    if args.model is not None:
-        found.append(_server(args))
+    if args.scenario is not None:
+        found = _of_scenario(args)
+    elif args.settings:
+        raise ScenarioError.single("<flags>", "--set changes a scenario, and none is named", "name one")
+    else:
+        found = checks_of(look(), connections=args.concurrency or _USUAL_CONNECTIONS)
+        if args.model is not None:
+            found.append(_server(args))
     console = results_console()
     for check in found:
         remedy = f"; {check.remedy}" if check.remedy else ""
@@ -39,6 +45,31 @@ def run(args: argparse.Namespace) -> ExitCode:
     else:
         console.print("a run here can be trusted")
     return code
+
+
+def _of_scenario(args: argparse.Namespace) -> list[Check]:
+    from lmperf.catalog import find_scenario  # noqa: PLC0415 (only with a scenario)
+    from lmperf.scenario.load import load_scenario  # noqa: PLC0415
+    from lmperf.wiring.doctor_scenario import connections_of, machine_checks, server_checks  # noqa: PLC0415
+    from lmperf.wiring.interrupts import cancelled_by_signals  # noqa: PLC0415
+    from lmperf.wiring.known import installed  # noqa: PLC0415
+    from lmperf.wiring.saturation import resolve_with_saturation  # noqa: PLC0415
+
+    flags = {"backend.url": args.model, "backend.api_key": args.api_key}
+    overrides = [f"{path}={value}" for path, value in flags.items() if value is not None]
+    overrides += ["backend.kind=openai"] if args.model is not None else []
+    overrides += ["backend.insecure=true"] if args.insecure else []
+    scenario = load_scenario(find_scenario(args.scenario), overrides=[*overrides, *args.settings], known=installed())
+    plan = resolve_with_saturation(scenario)
+    machine = look()
+    found = [
+        *checks_of(machine, connections=args.concurrency or connections_of(plan)),
+        *machine_checks(plan, machine.cpus),
+    ]
+    try:
+        return found + asyncio.run(cancelled_by_signals(server_checks(scenario, plan, timeout_s=_SERVER_WAIT_S)))
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
 
 
 def _server(args: argparse.Namespace) -> Check:

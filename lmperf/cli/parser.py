@@ -68,7 +68,7 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _scenario_flags(parser: argparse.ArgumentParser) -> None:
+def _set_flag(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--set",
         dest="settings",
@@ -77,6 +77,10 @@ def _scenario_flags(parser: argparse.ArgumentParser) -> None:
         metavar="PATH=VALUE",
         help="change one value of the scenario: --set tenants.chat.rate=20 (may be repeated)",
     )
+
+
+def _scenario_flags(parser: argparse.ArgumentParser) -> None:
+    _set_flag(parser)
     parser.add_argument("--seed", type=int, help="seed of every draw (default: the scenario's, 0)")
     parser.add_argument("--server-model", metavar="FILE|PRESET", help="server model in place of the scenario's")
 
@@ -305,17 +309,16 @@ def _validate(parser: argparse.ArgumentParser) -> None:
 
 def _doctor(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Look at the machine (clock, timers, open files, CPUs and load) and, with --model, at the server: one line each, "
-        "with what to do. Exits with 0 when a run can be trusted; else 104 (set-up), 106 (server) or 107 (the generator "
-        "would fall behind)."
+        "Look at the machine (clock, timers, open files, CPUs and load) and at what a scenario needs of it and of its server "
+        "(is it there, model, context, tokenizer, connections, processes), or with --model at a server: one line each, with "
+        "what to do. Exits with 0 when a run can be trusted; else 104 (set-up), 106 (server) or 107 (the generator would "
+        "fall behind)."
     )
-    parser.add_argument("--model", metavar="URL", help="the server, as host:port or URL")
+    parser.add_argument("scenario", nargs="?", metavar="SCENARIO", help="scenario file, or a built-in scenario")
+    _set_flag(parser)
+    parser.add_argument("--model", metavar="URL", help="the server, as host:port or URL; in place of the scenario's")
     parser.add_argument("--api-key", metavar="KEY", help="bearer key; better: '${env:NAME}'")
     parser.add_argument("--insecure", action="store_true", help="accept any TLS certificate")
     parser.add_argument(
-        "--concurrency",
-        type=int,
-        default=64,
-        metavar="N",
-        help="connections that a run will have (default: %(default)s)",
+        "--concurrency", type=int, metavar="N", help="connections that a run will have (default: the scenario's, or 64)"
     )

@@ -6,7 +6,7 @@ import dataclasses
 import socket
 
 import pytest
-from cli_support import invoke
+from cli_support import invoke, two_tenants
 
 from lmperf.cli import doctor_command
 from lmperf.wiring.doctor import Machine, State, checks_of, look
@@ -89,6 +89,63 @@ def test_a_server_that_is_not_there_is_106(monkeypatch, tmp_path):
     assert done.returncode == 106, done
     assert "BAD   server" in done.stdout
     assert "refused" in done.stdout
+
+
+def test_a_scenario_s_own_server_is_made_ready_and_asked(monkeypatch, url, tmp_path):
+    """Model, endpoint, tokenizer; the processes and the load that it needs of the machine."""
+    on(monkeypatch)
+    (tmp_path / "two.yaml").write_text(two_tenants(url))
+    done = invoke("doctor", "two.yaml", cwd=tmp_path)
+    assert done.returncode == 0, done
+    assert f"{url} is ready: model fast-model" in done.stdout
+    assert "exact prompt lengths (the server's tokenizer)" in done.stdout
+    assert "1 busy process (the generator) on 4 CPUs" in done.stdout
+    assert "output tokens/s are asked for" in done.stdout
+
+
+def test_an_embedded_server_is_started_and_counts_as_a_process(monkeypatch, tmp_path):
+    on(monkeypatch, cpus=1.5)
+    (tmp_path / "s.yaml").write_text("version: 1\nduration_s: 5\ntenants: {a: {users: 3, prompt: 20, output: 5}}\n")
+    done = invoke("doctor", "s.yaml", cwd=tmp_path)
+    assert done.returncode == 0, done
+    assert "warn  2 busy processes (the generator, the embedded server) on 1.5 CPUs" in done.stdout
+    assert "note  the load is not known beforehand; a: as fast as the server answers" in done.stdout
+    assert "is ready" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("settings", "code", "says"),
+    [
+        (["backend.model=another"], 106, "does not serve 'another'; it serves: fast-model"),
+        (["tenants.chat.prompt=10000000"], 104, "none fits the server"),
+        (["slots.sequences=5000"], 104, "1,024 allowed, 5,064 needed for 5,000 connections"),
+        (["workers=9"], 0, "9 workers share"),
+        (["tenants.chat.rate=100000"], 0, "beyond 80% a run comes out invalid: --workers "),
+        (["backend.api_key=${env:LMPERF_NO_SUCH}"], 104, "LMPERF_NO_SUCH"),
+    ],
+)
+def test_what_a_scenario_lacks_is_said_with_its_code(monkeypatch, url, tmp_path, settings, code, says):
+    on(monkeypatch, files_hard=1024)
+    (tmp_path / "two.yaml").write_text(two_tenants(url))
+    flags = [part for setting in settings for part in ("--set", setting)]
+    done = invoke("doctor", "two.yaml", *flags, cwd=tmp_path)
+    assert done.returncode == code, done
+    assert says in done.stdout + done.stderr
+
+
+def test_a_flag_names_the_server_in_place_of_the_scenarios(monkeypatch, url, tmp_path):
+    on(monkeypatch)
+    (tmp_path / "two.yaml").write_text(two_tenants("http://127.0.0.1:9"))
+    done = invoke("doctor", "two.yaml", "--model", url, cwd=tmp_path)
+    assert done.returncode == 0, done
+    assert f"{url} is ready" in done.stdout
+
+
+def test_settings_without_a_scenario_are_104(monkeypatch, tmp_path):
+    on(monkeypatch)
+    done = invoke("doctor", "--set", "workers=2", cwd=tmp_path)
+    assert done.returncode == 104
+    assert "--set changes a scenario, and none is named" in done.stderr
 
 
 @pytest.mark.parametrize(
