@@ -24,8 +24,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from lmperf.wiring.captured import observations_of
-from loadgen.trace.reader import read_trace
+from lmperf.wiring.observed import observations
+from loadgen.trace.parts import TraceFile
 from scheduler.calibration.calibrate import EVALUATIONS, HeldOut, calibrate, mean_absolute
 from scheduler.calibration.figures import errors, figures
 from scheduler.calibration.observations import Observations
@@ -96,7 +96,7 @@ def load_capture(path: Path) -> Observations:
 def load_captures(folder: Path = DEFAULT) -> list[Observations]:
     """All captures of a folder, by name: files of the benchmark, then folders of lmperf's runs."""
     files = [load_capture(path) for path in sorted(folder.glob("*.jsonl.gz"))]
-    return files + [observations_of(read_trace(path.parent)) for path in sorted(folder.glob("*/requests.parquet"))]
+    return files + observations([TraceFile(path.parent) for path in sorted(folder.glob("*/requests.parquet"))])
 
 
 def _ns(seconds: object) -> np.ndarray:
