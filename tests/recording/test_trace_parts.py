@@ -126,12 +126,16 @@ def test_a_recorder_fed_from_a_trace_holds_what_the_run_s_held(
     """Columns, histograms, error classes, what was sent, what was out of order, whatever the size of the parts."""
     folder = tmp_path_factory.mktemp("run")
     window = (10**11, 9 * 10**11)
-    live = Recorder((), window, folder, metadata=TraceMetadata(window_ns=window))
+    seen = []
     for number in range(n):
         drawn = data.draw(outcomes(number))
         if data.draw(st.booleans()) and drawn.sent_ns is not None:
             drawn = replace(drawn, sent_ns=drawn.sent_ns - 10**12)
-        live.on_outcome(drawn)
+        seen.append(drawn)
+    # After the drawing, which may give up in the middle and would leave an open file.
+    live = Recorder((), window, folder, metadata=TraceMetadata(window_ns=window))
+    for outcome in seen:
+        live.on_outcome(outcome)
     live.close()
     again = record_trace(TraceFile(folder, rows_at_once=rows_at_once), (), scratch=folder)
     assert again.names == live.names
