@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import simpy
-
 from scheduler.events import FirstToken, PrefillProgress
 from scheduler.gap_log import GapLog, gap_log
 from scheduler.request import ErrorClass, Request, Status
@@ -37,7 +35,7 @@ class Replica:
         self._steps = 0
         self._last_entry_ns = 0
         self.in_flight = 0
-        self._end: simpy.Event | None = None
+        self._end_number = 0
         self._reporting = False
         self.log: GapLog | None = None
         if on_gaps is not None:
@@ -53,42 +51,40 @@ class Replica:
         elif self._steps > 1 and self.model.may_start_now():
             self._cut()
 
-    def entry_delay_ns(self, offset_ns: int) -> int:
-        """From the dispatch, now, to the engine's queue, which requests enter in the order of their dispatch."""
-        now_ns = self._simulation.now_ns
-        self._last_entry_ns = max(self._last_entry_ns, now_ns + offset_ns + self.model.entry_ns(self.in_flight))
-        return self._last_entry_ns - now_ns
+    def entry_ns(self, earliest_ns: int) -> int:
+        """When a request that is dispatched now enters the engine's queue, not before ``earliest_ns``; requests enter in the
+        order of their dispatch."""
+        entry_ns = earliest_ns + self.model.entry_ns(self.in_flight)
+        self._last_entry_ns = entry_ns = max(self._last_entry_ns, entry_ns)
+        return entry_ns
 
     def _start(self) -> None:
-        self._plan = self.model.plan(self._simulation.now_ns)
+        self._plan = self.model.plan(self._env.now_ns)
         if self._plan is not None:
-            self._steps = self._plan.steps
-            self._schedule_end()
+            self._end_after(self._plan, self._plan.steps)
 
     def _cut(self) -> None:
         """End the run in flight with the step in progress."""
         assert self._plan is not None, "only a run in flight is cut"
-        steps = self._plan.steps_until(self._simulation.now_ns)
+        steps = self._plan.steps_until(self._env.now_ns)
         if steps < self._steps:
-            self._steps = steps
-            self._schedule_end()
+            self._end_after(self._plan, steps)
 
-    def _schedule_end(self) -> None:
-        assert self._plan is not None, "a run in flight has an end"
-        end = self._env.timeout(max(0, self._plan.end_ns(self._steps) - self._simulation.now_ns))
-        self._end = end
-        end.callbacks.append(self._on_end)
+    def _end_after(self, plan: Plan, steps: int) -> None:
+        self._steps = steps
+        self._end_number += 1
+        self._env.call_at(max(plan.end_ns(steps), self._env.now_ns), self._on_end, self._end_number)
 
-    def _on_end(self, event: simpy.Event) -> None:
-        if event is not self._end:
+    def _on_end(self, number: int) -> None:
+        if number != self._end_number:
             return
-        plan, self._plan, self._end = self._plan, None, None
+        plan, self._plan = self._plan, None
         assert plan is not None, "an end belongs to a run in flight"
         result = self.model.commit(self._steps)
         simulation = self._simulation
         if self.log is not None:
             self.log.run(plan, self._steps, result)
-        now_ns = simulation.now_ns
+        now_ns = self._env.now_ns
         self._reporting = True
         for sequence, tokens in result.reused:
             simulation.handle(PrefillProgress(now_ns, sequence.request.id, tokens))

@@ -9,15 +9,13 @@ tells), first tokens, ends; each may dispatch more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Sequence_
-from functools import partial
 from typing import Protocol
-
-import simpy
 
 from scheduler.dispatcher import Dispatcher
 from scheduler.drivers.replica import Replica, SimulationError
+from scheduler.drivers.virtual_time import VirtualTime
 from scheduler.events import (
     Abort,
     AbortReason,
@@ -67,13 +65,15 @@ _TIMEOUTS = {RejectReason.FIRST_TOKEN_TIMEOUT, RejectReason.TOTAL_TIMEOUT}
 __all__ = ["Control", "Simulation", "SimulationError"]
 
 
-class VirtualTime(simpy.Environment):
-    """simpy's clock in whole ns: every delay is one, so time is."""
+class _Flight:
+    """A dispatched request, until it ends."""
 
-    @property
-    def now_ns(self) -> int:
-        now: int = self._now  # type: ignore[assignment]  # simpy allows fractions
-        return now
+    __slots__ = ("dispatched_ns", "replica", "request")
+
+    def __init__(self, request: Request, replica: Replica, dispatched_ns: int) -> None:
+        self.request = request
+        self.replica = replica
+        self.dispatched_ns = dispatched_ns
 
 
 class Simulation:
@@ -112,16 +112,14 @@ class Simulation:
         self._until_ns = until_ns
         self._gap_window_ns = gap_window_ns
         self._queued: dict[int, Request] = {}
-        self._dispatched_ns: dict[int, int] = {}
-        self._on_the_way: dict[int, Request] = {}
-        self._sent_to: dict[int, Replica] = {}
+        self._flights: dict[int, _Flight] = {}
         self._last_progress_ns = -1
-        self._wake: simpy.Event | None = None
+        self._wake_number = 0
+        self._arrivals = iter(arrivals)
         self._arrivals_over = False
         self._coming = 0
-        self.env.process(self._arrive(iter(arrivals)))
         if control is not None:
-            self._control(control)
+            self.env.call_at(control.period_ns, self._ask, control)
 
     @property
     def now_ns(self) -> int:
@@ -130,6 +128,7 @@ class Simulation:
 
     def run(self) -> int:
         """Run to the end; returns the virtual time at the end, in ns."""
+        self._await_arrival()
         if self._until_ns is None:
             self.env.run()
         else:
@@ -140,56 +139,54 @@ class Simulation:
                 replica.log.flush()
         return self.now_ns
 
-    def _arrive(self, arrivals: Iterable[Request]) -> Generator[simpy.Event, None, None]:
-        env = self.env
-        for request in arrivals:
+    def _await_arrival(self) -> None:
+        """Take in what arrives now, and wait for the next that does not."""
+        now_ns = self.env.now_ns
+        for request in self._arrivals:
             if not self._left:
                 break
-            delay_ns = request.arrival_ns - self.now_ns
-            if delay_ns > 0:
-                yield env.timeout(delay_ns)
-            elif delay_ns < 0:
+            if request.arrival_ns > now_ns:
+                self.env.call_at(request.arrival_ns, self._arrive, request)
+                return
+            if request.arrival_ns < now_ns:
                 raise SimulationError(
-                    f"request {request.id} arrives at {request.arrival_ns} ns, after time already reached {self.now_ns} ns: "
+                    f"request {request.id} arrives at {request.arrival_ns} ns, after time already reached {now_ns} ns: "
                     "sort the trace by arrival"
                 )
-            if not self._left:
-                break
             self._arrived(request)
         self._arrivals_over = True
 
-    def _control(self, control: Control) -> None:
-        def tick(_: simpy.Event) -> None:
-            if control.reads_waiting:
-                for name, replica in self._replicas.items():
-                    waiting, outstanding = replica.model.waiting, self._dispatcher.outstanding_at(name)
-                    control.observe_waiting(name, waiting=waiting, outstanding=outstanding, now_ns=self.now_ns)
-            for event in control.control(self.now_ns, queued=self._dispatcher.queued > 0):
-                self.handle(event)
-            if not self._arrivals_over or self._queued or self._dispatched_ns or self._coming:
-                self._at(control.period_ns, tick)
+    def _arrive(self, request: Request) -> None:
+        if self._left:
+            self._arrived(request)
+        self._await_arrival()
 
-        self._at(control.period_ns, tick)
+    def _ask(self, control: Control) -> None:
+        now_ns = self.env.now_ns
+        if control.reads_waiting:
+            for name, replica in self._replicas.items():
+                waiting, outstanding = replica.model.waiting, self._dispatcher.outstanding_at(name)
+                control.observe_waiting(name, waiting=waiting, outstanding=outstanding, now_ns=now_ns)
+        for event in control.control(now_ns, queued=self._dispatcher.queued > 0):
+            self.handle(event)
+        if not self._arrivals_over or self._queued or self._flights or self._coming:
+            self.env.call_at(now_ns + control.period_ns, self._ask, control)
 
     def _arrived(self, request: Request) -> None:
         self._left -= 1
+        now_ns = self.env.now_ns
         self._queued[request.id] = request
         if request.cancel_after_ns is not None:
-            self._at(request.cancel_after_ns, lambda _: self._cancel(request))
-        self.handle(Arrived(self.now_ns, request))
-
-    def _at(self, delay_ns: int, callback: Callable[[simpy.Event], None]) -> simpy.Event:
-        event = self.env.timeout(delay_ns)
-        event.callbacks.append(callback)
-        return event
+            self.env.call_at(now_ns + request.cancel_after_ns, self._cancel, request)
+        self.handle(Arrived(now_ns, request))
 
     def _cancel(self, request: Request) -> None:
-        if request.id in self._queued and request.id not in self._dispatched_ns:
+        if request.id in self._flights:
+            self.handle(Cancelled(self.now_ns, request.id))
+        elif request.id in self._queued:
             del self._queued[request.id]
             self.handle(Cancelled(self.now_ns, request.id))
             self._end_without_service(request, Status.CANCELLED, ErrorClass.CANCELLED, "planned cancel")
-        elif request.id in self._dispatched_ns:
-            self.handle(Cancelled(self.now_ns, request.id))
 
     # -- the dispatcher ----------------------------------------------------------------------------------------------
 
@@ -225,11 +222,11 @@ class Simulation:
             case Abort(request_id=request_id, reason=reason):
                 self._abort(request_id, reason)
             case WakeAt(at_ns=at_ns):
-                self._wake = self._at(max(0, at_ns - self.now_ns), self._tick)
+                self._wake_number += 1
+                self.env.call_at(max(at_ns, self.now_ns), self._tick, self._wake_number)
 
-    def _tick(self, event: simpy.Event) -> None:
-        if event is self._wake:
-            self._wake = None
+    def _tick(self, number: int) -> None:
+        if number == self._wake_number:
             self.handle(Tick(self.now_ns))
 
     def _report_progress(self) -> None:
@@ -246,46 +243,38 @@ class Simulation:
         now_ns = self._last_progress_ns = self.now_ns
         return tuple(sorted(count for replica in self._replicas.values() for count in replica.model.new_tokens(now_ns)))
 
-    def _replica_of(self, request_id: int) -> Replica | None:
-        for replica in self._replicas.values():
-            if request_id in replica.running:
-                return replica
-        return None
-
     def _dispatch(self, request: Request, backend: str) -> None:
-        self._dispatched_ns[request.id] = self.now_ns
         del self._queued[request.id]
-        replica = self._replicas[backend]
-        delay_ns = replica.entry_delay_ns(self._offset_ns)
+        replica, now_ns = self._replicas[backend], self.env.now_ns
+        flight = self._flights[request.id] = _Flight(request, replica, now_ns)
+        entry_ns = replica.entry_ns(now_ns + self._offset_ns)
         replica.in_flight += 1
-        self._sent_to[request.id] = replica
-        if delay_ns:
-            self._on_the_way[request.id] = request
-            self._at(delay_ns, lambda _: self._reach(replica, request))
+        if entry_ns > now_ns:
+            self.env.call_at(entry_ns, self._reach, flight)
         else:
-            self._admit(replica, request)
+            self._admit(flight)
 
-    def _reach(self, replica: Replica, request: Request) -> None:
-        if self._on_the_way.pop(request.id, None) is not None:
-            self._admit(replica, request)
+    def _reach(self, flight: _Flight) -> None:
+        if self._flights.get(flight.request.id) is flight:
+            self._admit(flight)
 
-    def _admit(self, replica: Replica, request: Request) -> None:
+    def _admit(self, flight: _Flight) -> None:
         try:
-            replica.admit(request)
+            flight.replica.admit(flight.request)
         except ValueError as error:
-            self._end(request, Status.FAILED, ErrorClass.SERVER_ERROR, 0, detail=str(error))
+            self._end(flight.request, Status.FAILED, ErrorClass.SERVER_ERROR, 0, detail=str(error))
 
     def _abort(self, request_id: int, reason: AbortReason) -> None:
+        flight = self._flights.get(request_id)
+        if flight is None:
+            return
         cancelled = reason is AbortReason.CANCELLED
         status = Status.CANCELLED if cancelled else Status.TIMED_OUT
         error_class = ErrorClass.CANCELLED if cancelled else ErrorClass(reason)
-        on_the_way = self._on_the_way.pop(request_id, None)
-        if on_the_way is not None:
-            self._end(on_the_way, status, error_class, 0)
-            return
-        replica = self._replica_of(request_id)
-        if replica is not None:
-            replica.abort(replica.running[request_id], status, error_class)
+        if request_id in flight.replica.running:
+            flight.replica.abort(flight.request, status, error_class)
+        else:
+            self._end(flight.request, status, error_class, 0)
 
     def counts_gaps(self, request: Request) -> bool:
         """Whether a request's token gaps go to ``on_gaps``."""
@@ -323,9 +312,10 @@ class Simulation:
         cached: int | None = None,
         detail: str | None = None,
     ) -> None:
-        now_ns = self.now_ns
-        dispatched_ns = self._dispatched_ns.pop(request.id)
-        self._sent_to.pop(request.id).in_flight -= 1
+        now_ns = self.env.now_ns
+        flight = self._flights.pop(request.id)
+        dispatched_ns = flight.dispatched_ns
+        flight.replica.in_flight -= 1
         outcome = Outcome(
             request=request,
             status=status,
@@ -366,18 +356,18 @@ class Simulation:
             return
         for request in self._after(outcome):
             self._coming += 1
-            self._at(max(0, request.arrival_ns - self.now_ns), partial(self._arrive_later, request))
+            self.env.call_at(max(request.arrival_ns, self.now_ns), self._arrive_later, request)
 
-    def _arrive_later(self, request: Request, event: simpy.Event) -> None:  # noqa: ARG002 (simpy hands it over)
+    def _arrive_later(self, request: Request) -> None:
         self._coming -= 1
         if self._left:
             self._arrived(request)
 
     def _leave_unfinished(self) -> None:
         """Report what has not ended, in order of arrival; nothing arrives because of it."""
-        running = {r.id: r for replica in self._replicas.values() for r in replica.running.values()}
-        left = {**self._queued, **self._on_the_way, **running}
-        for request in sorted(left.values(), key=lambda r: (r.arrival_ns, r.id)):
+        left = [*self._queued.values(), *(flight.request for flight in self._flights.values())]
+        for request in sorted(left, key=lambda request: (request.arrival_ns, request.id)):
+            flight = self._flights.get(request.id)
             self._on_outcome(
                 Outcome(
                     request=request,
@@ -385,6 +375,6 @@ class Simulation:
                     ended_ns=self.now_ns,
                     error_class=ErrorClass.UNFINISHED,
                     enqueued_ns=request.arrival_ns,
-                    dispatched_ns=self._dispatched_ns.get(request.id),
+                    dispatched_ns=None if flight is None else flight.dispatched_ns,
                 )
             )
