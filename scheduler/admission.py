@@ -67,10 +67,10 @@ def _bucket(rate: float, burst: float, present: TokenBucket | None) -> TokenBuck
 
 
 class Admission:
-    """Asked once per arrival; told about every change of the queue."""
+    """Asked once per arrival; told about every change of the queue. ``limited``: whether that matters."""
 
     def __init__(self, tenants: Iterable[Tenant], cost: CostModel, prefill_rate: float) -> None:
-        self._limited = False
+        self.limited = False
         self._cost = cost
         self._prefill_rate = prefill_rate
         self._accounts: dict[str, _Account] = {}
@@ -89,8 +89,8 @@ class Admission:
                 account.configure(tenant)
             accounts[tenant.name] = account
         self._accounts = accounts
-        self._limited = self._limited or any(_is_limited(account.tenant) for account in accounts.values())
-        if self._limited:
+        self.limited = self.limited or any(_is_limited(account.tenant) for account in accounts.values())
+        if self.limited:
             for request in queued:
                 if request.id not in self._admitted:
                     account = accounts[request.tenant]
@@ -106,7 +106,7 @@ class Admission:
         account = self._accounts.get(request.tenant)
         if account is None:
             return Reject(request.id, RejectReason.UNKNOWN_TENANT)
-        if not self._limited:
+        if not self.limited:
             return None
         output_tokens = account.estimate.of(request)
         cost = self._cost.of(request.prompt_tokens, output_tokens)
@@ -140,7 +140,7 @@ class Admission:
 
     def left_queue(self, request_id: int, *, dispatched: bool) -> None:
         """A request was dispatched, or left the queue for good."""
-        if not self._limited or request_id not in self._admitted:
+        if request_id not in self._admitted:
             return
         account, cost = self._admitted[request_id]
         account.queued -= 1
@@ -158,7 +158,7 @@ class Admission:
 
     def ended(self, request_id: int, prompt_tokens: int, output_tokens: int, now_ns: int) -> None:
         """The truth about a request that was admitted; corrects the contract's bucket and the estimate."""
-        if not self._limited or request_id not in self._admitted:
+        if request_id not in self._admitted:
             return
         account, cost = self._admitted.pop(request_id)
         if account.contract is not None:
@@ -167,6 +167,5 @@ class Admission:
             account.estimate.learn(output_tokens)
 
     def observe(self, now_ns: int, *, backlogged: bool) -> None:
-        """Keeps the learnt service rate up to date."""
-        if self._limited:
-            self._rate.observe(now_ns, backlogged=backlogged)
+        """Keeps the learnt service rate up to date; asked only where something is limited."""
+        self._rate.observe(now_ns, backlogged=backlogged)

@@ -134,14 +134,14 @@ class Dispatcher:
         self._handlers[kind](event)
         if kind is not Progress and kind is not ProgressMany:
             now_ns = event.now_ns
-            if self._timers:
+            if self._timers.pending:
                 # After the event, which may be what a timer waited for: an end at the very limit is an end, no time-out.
                 self._run_timers(now_ns)
             self._fill(now_ns)
             # After the selections, each of which may bring forward another request that is already late.
             if self._sheds:
                 self._expire_late(now_ns)
-            if self._timers or self._sheds:
+            if self._timers.pending or self._sheds:
                 self._ask_to_wake()
         return self._actions
 
@@ -176,7 +176,8 @@ class Dispatcher:
             return
         running.first_token = True
         running.backend.prefilled(event.request_id)
-        self._timers.clear(event.request_id, Timer.FIRST_TOKEN)
+        if self._timers.pending:
+            self._timers.clear(event.request_id, Timer.FIRST_TOKEN)
         if running.generation == self._generation:
             self.policy.on_first_token(event.request_id, event.now_ns)
 
@@ -203,8 +204,10 @@ class Dispatcher:
             return
         running.backend.release(request_id)
         self._router.ended(running.request.tenant, output_tokens)
-        self._timers.clear_all(request_id)
-        self._admission.ended(request_id, prompt_tokens, output_tokens, now_ns)
+        if self._timers.pending:
+            self._timers.clear_all(request_id)
+        if self._admission.limited:
+            self._admission.ended(request_id, prompt_tokens, output_tokens, now_ns)
         if running.generation == self._generation:
             self.policy.on_finish(request_id, prompt_tokens, output_tokens, now_ns)
 
@@ -297,7 +300,7 @@ class Dispatcher:
 
     def _fill(self, now_ns: int) -> None:
         """Dispatch while something is queued and a backend has room: the queue is work-conserving."""
-        policy, router = self.policy, self._router
+        policy, router, admission = self.policy, self._router, self._admission
         queued = len(policy)
         while queued and router.has_room():
             request = policy.select(now_ns)
@@ -307,10 +310,13 @@ class Dispatcher:
                 break
             backend = router.place(request)
             self._outstanding[request.id] = _Outstanding(request, backend, self._generation)
-            self._timers.clear(request.id, Timer.TTL)
-            self._admission.left_queue(request.id, dispatched=True)
+            if self._timers.pending:
+                self._timers.clear(request.id, Timer.TTL)
+            if admission.limited:
+                admission.left_queue(request.id, dispatched=True)
             self._actions.append(Dispatch(request, backend.name))
-        self._admission.observe(now_ns, backlogged=queued > 0)
+        if admission.limited:
+            admission.observe(now_ns, backlogged=queued > 0)
 
     def _ask_to_wake(self) -> None:
         wake_ns = self._timers.next_ns()

@@ -15,16 +15,16 @@ from scheduler.request import Request
 
 
 class ArrivalQueue:
-    """Requests by (arrival_ns, id)."""
+    """Requests by (arrival_ns, id); ``head``: the first, to be read only."""
 
-    __slots__ = ("_head", "_last", "_live", "_ordered", "_strays")
+    __slots__ = ("_last", "_live", "_ordered", "_strays", "head")
 
     def __init__(self) -> None:
         self._live: dict[int, Request] = {}
         self._ordered: deque[Request] = deque()
         self._strays: list[tuple[int, int, Request]] = []
         self._last = (-1, -1)
-        self._head: Request | None = None
+        self.head: Request | None = None
 
     def __len__(self) -> int:
         return len(self._live)
@@ -40,19 +40,16 @@ class ArrivalQueue:
             self._last = place
         else:
             heapq.heappush(self._strays, (*place, request))
-        head = self._head
+        head = self.head
         if head is None or place < (head.arrival_ns, head.id):
-            self._head = request
-
-    def head(self) -> Request | None:
-        return self._head
+            self.head = request
 
     def remove(self, request_id: int) -> Request | None:
         request = self._live.pop(request_id, None)
         if request is None:
             return None
-        if request is self._head:
-            self._head = self._find_head()
+        if request is self.head:
+            self.head = self._find_head()
         if len(self._ordered) + len(self._strays) > 2 * len(self._live) + 16:
             self._forget_removed()
         return request
@@ -78,13 +75,14 @@ class ArrivalQueue:
 
 
 class TenantQueue:
-    """``on_time`` is served before ``late``; both in order of arrival."""
+    """``on_time`` is served before ``late``; both in order of arrival. ``head``: who is next, to be read only."""
 
-    __slots__ = ("late", "on_time")
+    __slots__ = ("head", "late", "on_time")
 
     def __init__(self) -> None:
         self.on_time = ArrivalQueue()
         self.late = ArrivalQueue()
+        self.head: Request | None = None
 
     def __len__(self) -> int:
         return len(self.on_time) + len(self.late)
@@ -93,16 +91,21 @@ class TenantQueue:
         yield from self.on_time
         yield from self.late
 
-    def head(self) -> Request | None:
-        return self.on_time.head() or self.late.head()
-
     def __bool__(self) -> bool:
-        return self.head() is not None
+        return self.head is not None
+
+    def push(self, request: Request) -> None:
+        """A request that is not late."""
+        self.on_time.push(request)
+        self.head = self.on_time.head
 
     def remove(self, request_id: int) -> Request | None:
-        return self.on_time.remove(request_id) or self.late.remove(request_id)
+        request = self.on_time.remove(request_id) or self.late.remove(request_id)
+        self.head = self.on_time.head or self.late.head
+        return request
 
     def demote(self, request: Request) -> None:
         """Move an on-time request to the late ones."""
         self.on_time.remove(request.id)
         self.late.push(request)
+        self.head = self.on_time.head or self.late.head

@@ -13,34 +13,32 @@ class Timer(IntEnum):
 
 
 class Timers:
-    __slots__ = ("_heap", "_live")
+    """``pending``: the deadlines that were neither reached nor cleared, by (request id, timer)."""
+
+    __slots__ = ("_heap", "pending")
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Timer]] = []
-        self._live: dict[tuple[int, Timer], int] = {}
+        self.pending: dict[tuple[int, Timer], int] = {}
 
     def set(self, request_id: int, timer: Timer, at_ns: int) -> None:
-        self._live[request_id, timer] = at_ns
+        self.pending[request_id, timer] = at_ns
         heapq.heappush(self._heap, (at_ns, request_id, timer))
 
-    def __bool__(self) -> bool:
-        return bool(self._live)
-
     def clear_all(self, request_id: int) -> None:
-        if self._live:
-            for timer in Timer:
-                self.clear(request_id, timer)
+        for timer in Timer:
+            self.clear(request_id, timer)
 
     def clear(self, request_id: int, timer: Timer) -> None:
-        if self._live.pop((request_id, timer), None) is None:
+        if self.pending.pop((request_id, timer), None) is None:
             return
-        if len(self._heap) > 2 * len(self._live) + 64:
-            self._heap = [(at_ns, *key) for key, at_ns in self._live.items()]
+        if len(self._heap) > 2 * len(self.pending) + 64:
+            self._heap = [(at_ns, *key) for key, at_ns in self.pending.items()]
             heapq.heapify(self._heap)
 
     def next_ns(self) -> int | None:
-        heap, live = self._heap, self._live
-        while heap and live.get((heap[0][1], heap[0][2])) != heap[0][0]:
+        heap, pending = self._heap, self.pending
+        while heap and pending.get((heap[0][1], heap[0][2])) != heap[0][0]:
             heapq.heappop(heap)
         return heap[0][0] if heap else None
 
@@ -50,5 +48,5 @@ class Timers:
         if at_ns is None or at_ns > now_ns:
             return None
         _, request_id, timer = heapq.heappop(self._heap)
-        del self._live[request_id, timer]
+        del self.pending[request_id, timer]
         return request_id, timer

@@ -30,11 +30,12 @@ class Awaiting:
             insort(self._entries, entry)
 
     def discard(self, request_id: int) -> None:
-        if request_id in self._live:
-            self._live.remove(request_id)
+        live = self._live
+        if request_id in live:
+            live.remove(request_id)
             self._gone += 1
-            if self._gone > len(self._live) + 16:
-                self._entries = [e for e in self._entries if e[1] in self._live]
+            if self._gone > len(live) + 16:
+                self._entries = [e for e in self._entries if e[1] in live]
                 self._gone = 0
 
     def ages_ns(self, now_ns: int) -> Iterator[int]:

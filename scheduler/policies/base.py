@@ -146,13 +146,13 @@ class TenantPolicy(ABC, Generic[S]):
         self._push(state, request)
         if was_idle:
             self._backlogged(state, now_ns)
-        if state.queue.on_time.head() is request:
+        if state.queue.on_time.head is request:
             # Behind another one it changes nothing about its tenant.
             self._touch(state)
 
     def _push(self, state: S, request: Request) -> None:
         self._held = None
-        state.queue.on_time.push(request)
+        state.queue.push(request)
         self._where[request.id] = state
 
     def peek(self, now_ns: int) -> Request | None:
@@ -160,7 +160,7 @@ class TenantPolicy(ABC, Generic[S]):
         if self._held is None:
             self._sort_out_late(now_ns)
             state = self._choose(now_ns)
-            self._held = None if state is None else state.queue.head()
+            self._held = None if state is None else state.queue.head
         return self._held
 
     def select(self, now_ns: int) -> Request | None:
@@ -278,7 +278,7 @@ class TenantPolicy(ABC, Generic[S]):
 
     def _touch(self, state: S) -> None:
         """Bring the heaps up to date after ``state``'s queue or account changed."""
-        head = state.queue.head()
+        head = state.queue.head
         if head is None:
             self._ready.discard(state.name)
             self._turning_late.discard(state.name)
@@ -290,7 +290,7 @@ class TenantPolicy(ABC, Generic[S]):
 
     def _watch(self, state: S) -> None:
         """Keep in the heap of latenesses when the on-time head of ``state`` will turn late."""
-        on_time = state.queue.on_time.head()
+        on_time = state.queue.on_time.head
         if on_time is not None and on_time is state.watched:
             return
         limit_ns = state.tenant.slo.ttft_ns
@@ -307,7 +307,7 @@ class TenantPolicy(ABC, Generic[S]):
             return
         while (least := self._turning_late.least()) is not None and least[0][0] < now_ns:
             state = self._states[least[1]]
-            request = state.queue.on_time.head()
+            request = state.queue.on_time.head
             assert request is not None, "a tenant in the lateness heap has an on-time head"
             self._held = None
             if self._late.mode is Late.DEMOTE:

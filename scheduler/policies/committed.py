@@ -134,7 +134,7 @@ class Committed(TenantPolicy[CreditState]):
 
     def _touch(self, state: CreditState) -> None:
         super()._touch(state)
-        head = state.queue.on_time.head()
+        head = state.queue.on_time.head
         if head is None:
             self._entitled.discard(state.name)
             self._broke.discard(state.name)

@@ -22,7 +22,7 @@ class Edf(TenantPolicy[TenantState]):
         return TenantState(tenant)
 
     def _key(self, state: TenantState) -> Key:
-        on_time = state.queue.on_time.head()
+        on_time = state.queue.on_time.head
         if on_time is None:
             return (_LATE, 0)
         limit_ns = state.tenant.slo.ttft_ns

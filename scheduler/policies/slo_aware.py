@@ -68,9 +68,10 @@ class SloAwareOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 class SloState(FairState):
     """``samples``: TTFTs in the window; ``awaiting``: requests without a first token; ``dispatched_cost`` in the window;
-    ``contract``: its bucket, charged at arrival; ``priority``: the remaining slack of the present epoch."""
+    ``contract``: its bucket, charged at arrival; ``priority``: the remaining slack of the present epoch; ``objective``: what
+    it is promised."""
 
-    __slots__ = ("awaiting", "contract", "contract_charges", "dispatched_cost", "priority", "samples")
+    __slots__ = ("awaiting", "contract", "contract_charges", "dispatched_cost", "objective", "priority", "samples")
 
     def __init__(self, tenant: Tenant, window_ns: int) -> None:
         self.samples = WindowedQuantile(window_ns)
@@ -83,6 +84,7 @@ class SloState(FairState):
 
     def configure(self, tenant: Tenant) -> None:
         super().configure(tenant)
+        self.objective = tenant.slo.ttft_objective
         contract = tenant.contract
         if contract is None:
             self.contract = None
@@ -153,7 +155,7 @@ class SloAware(FairQueueing[SloState]):
             state.contract.charge(-charged, now_ns)
 
     def on_first_token(self, request_id: int, now_ns: int) -> None:
-        super().on_first_token(request_id, now_ns)
+        self._before(now_ns)
         charge = self._charges.get(request_id)
         if charge is None or not charge.awaits_token:
             return
@@ -215,7 +217,7 @@ class SloAware(FairQueueing[SloState]):
         self._touched.difference_update(idle)
 
     def _slack(self, state: SloState, now_ns: int) -> float:
-        objective = state.tenant.slo.ttft_objective
+        objective = state.objective
         if objective is None:
             return 1.0
         state.samples.expire(now_ns)

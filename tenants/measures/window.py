@@ -56,7 +56,12 @@ class WindowedQuantile:
         from_top = n - nearest_rank(percentile, n) + 1
         # The value wanted is among the largest ``from_top`` of each.
         wanted = min(from_top, n_ages)
-        ages = list(islice(ages_desc, wanted))
+        if not wanted:
+            return ranked[-from_top]
+        ages = list(islice(ages_desc, 1))
+        if ages and from_top <= len(ranked) and ages[0] <= ranked[-from_top]:
+            return ranked[-from_top]
+        ages += islice(ages_desc, wanted - 1)
         if len(ages) < wanted:
             raise ValueError(f"{n_ages - len(ages)} more ages were announced than given")
         ages += ranked[-from_top:]
