@@ -262,7 +262,7 @@ class Simulation:
         try:
             flight.replica.admit(flight.request)
         except ValueError as error:
-            self._end(flight.request, Status.FAILED, ErrorClass.SERVER_ERROR, 0, detail=str(error))
+            self._end_unserved(flight, Status.FAILED, ErrorClass.SERVER_ERROR, str(error))
 
     def _abort(self, request_id: int, reason: AbortReason) -> None:
         flight = self._flights.get(request_id)
@@ -274,7 +274,7 @@ class Simulation:
         if request_id in flight.replica.running:
             flight.replica.abort(flight.request, status, error_class)
         else:
-            self._end(flight.request, status, error_class, 0)
+            self._end_unserved(flight, status, error_class)
 
     def counts_gaps(self, request: Request) -> bool:
         """Whether a request's token gaps go to ``on_gaps``."""
@@ -285,57 +285,58 @@ class Simulation:
 
     def finished(self, replica: Replica, sequence: Sequence, status: Status, error_class: ErrorClass | None) -> None:
         """A sequence left its replica."""
-        generated = sequence.output_tokens if status is Status.OK else sequence.generated
-        first_ns = None if sequence.first_ps is None else sequence.first_ps // 1000
+        request = sequence.request
+        dispatched_ns = self._flights[request.id].dispatched_ns
         last_ns = None if sequence.last_ps is None else sequence.last_ps // 1000
         self._end(
-            sequence.request,
-            status,
-            error_class,
-            generated,
-            backend=replica.name,
-            first_ns=first_ns,
-            last_ns=last_ns,
-            cached=sequence.cached_tokens,
+            Outcome(
+                request=request,
+                status=status,
+                ended_ns=self.env.now_ns,
+                error_class=error_class,
+                backend=replica.name,
+                enqueued_ns=request.arrival_ns,
+                dispatched_ns=dispatched_ns,
+                connect_ns=0,
+                sent_ns=dispatched_ns,
+                first_token_ns=None if sequence.first_ps is None else sequence.first_ps // 1000,
+                last_token_ns=last_ns,
+                finished_ns=last_ns,
+                prompt_tokens=request.prompt_tokens,
+                cached_prompt_tokens=sequence.cached_tokens,
+                output_tokens=sequence.output_tokens if status is Status.OK else sequence.generated,
+                tokens_source=TokensSource.MODEL,
+            )
         )
 
-    def _end(
-        self,
-        request: Request,
-        status: Status,
-        error_class: ErrorClass | None,
-        output_tokens: int,
-        *,
-        backend: str | None = None,
-        first_ns: int | None = None,
-        last_ns: int | None = None,
-        cached: int | None = None,
-        detail: str | None = None,
+    def _end_unserved(
+        self, flight: _Flight, status: Status, error_class: ErrorClass, detail: str | None = None
     ) -> None:
-        now_ns = self.env.now_ns
-        flight = self._flights.pop(request.id)
-        dispatched_ns = flight.dispatched_ns
-        flight.replica.in_flight -= 1
-        outcome = Outcome(
-            request=request,
-            status=status,
-            ended_ns=now_ns,
-            error_class=error_class,
-            detail=detail,
-            backend=backend,
-            enqueued_ns=request.arrival_ns,
-            dispatched_ns=dispatched_ns,
-            connect_ns=0,
-            sent_ns=dispatched_ns,
-            first_token_ns=first_ns,
-            last_token_ns=last_ns,
-            finished_ns=last_ns,
-            prompt_tokens=request.prompt_tokens,
-            cached_prompt_tokens=cached,
-            output_tokens=output_tokens,
-            tokens_source=TokensSource.MODEL,
+        """A dispatched request ends before its replica's queue."""
+        request = flight.request
+        self._end(
+            Outcome(
+                request=request,
+                status=status,
+                ended_ns=self.env.now_ns,
+                error_class=error_class,
+                detail=detail,
+                enqueued_ns=request.arrival_ns,
+                dispatched_ns=flight.dispatched_ns,
+                connect_ns=0,
+                sent_ns=flight.dispatched_ns,
+                prompt_tokens=request.prompt_tokens,
+                output_tokens=0,
+                tokens_source=TokensSource.MODEL,
+            )
         )
-        self.handle(Finished(now_ns, request.id, status, request.prompt_tokens, output_tokens))
+
+    def _end(self, outcome: Outcome) -> None:
+        request = outcome.request
+        self._flights.pop(request.id).replica.in_flight -= 1
+        self.handle(
+            Finished(outcome.ended_ns, request.id, outcome.status, request.prompt_tokens, outcome.output_tokens or 0)
+        )
         self._emit(outcome)
 
     def _end_without_service(self, request: Request, status: Status, error_class: ErrorClass, detail: str) -> None:

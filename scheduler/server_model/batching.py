@@ -43,6 +43,7 @@ class ContinuousBatch:
         self.law = law
         self._time = StepTime(law)
         self._kv_limit = _UNBOUNDED if limits.kv_tokens is None else limits.kv_tokens
+        self._max_num_seqs = limits.max_num_seqs
         self._cache = cache or (PrefixCache(block_tokens) if limits.prefix_cache else None)
         self._width = limits.tokens_a_step
         self._clock_ps = 0
@@ -129,7 +130,7 @@ class ContinuousBatch:
         head = self._next_waiting()
         return (
             head is not None
-            and len(self._running) < self.limits.max_num_seqs
+            and len(self._running) < self._max_num_seqs
             and self.kv_tokens + self._decoders * self._width < self._kv_limit
         )
 
@@ -139,7 +140,8 @@ class ContinuousBatch:
         if not self._running:
             self._clock_ps = max(self._clock_ps, now_ns * 1000)
         self._make_room()
-        prefill_tokens = self._schedule_prefill()
+        prefills = self._prefilling or self._waiting or self._cache is not None
+        prefill_tokens = self._schedule_prefill() if prefills else 0
         if not self._running:
             return None
         step_ps = self._time.step_ps(prefill_tokens, self._decoders, self._decode_kv)
@@ -162,8 +164,9 @@ class ContinuousBatch:
     def _make_room(self) -> None:
         """Preempt the sequences admitted last until every decoding one has room for its next token (and, when none
         decodes, until the oldest prompt can go on)."""
-        while (used := self.kv_tokens) + self._decoders * self._width > self._kv_limit or (
-            not self._decoders and len(self._running) > 1 and used == self._kv_limit
+        limit = self._kv_limit
+        while (used := self.kv_tokens) + self._decoders * self._width > limit or (
+            used == limit and not self._decoders and len(self._running) > 1
         ):
             victim = next(reversed(self._running.values()))
             if victim.state == DECODE:
@@ -209,7 +212,7 @@ class ContinuousBatch:
             if cache is not None:
                 cache.computed(sequence.request, sequence.context + tokens)
                 cache.fit(room - total)
-        while total < budget and total < room and len(self._running) < self.limits.max_num_seqs:
+        while total < budget and total < room and len(self._running) < self._max_num_seqs:
             head = self._next_waiting()
             if head is None:
                 break
@@ -267,7 +270,8 @@ class ContinuousBatch:
         self._commit_decodes(result, steps, emitted=emitted)
         if self._chunks:
             self._commit_chunks(result, emitted=emitted)
-        self._commit_finished(result)
+        if self._finishing and self._finishing[0][0] <= self.step:
+            self._commit_finished(result)
         return result
 
     def _commit_decodes(self, result: StepResult, steps: int, *, emitted: bool) -> None:
@@ -279,31 +283,35 @@ class ContinuousBatch:
 
     def _commit_chunks(self, result: StepResult, *, emitted: bool) -> None:
         chunks, self._chunks = self._chunks, []
+        prefilled: list[tuple[Sequence, int]] = []
+        first_tokens: list[Sequence] = []
+        resumed: list[tuple[Sequence, int]] = []
         for sequence, tokens in chunks:
             if sequence.state != _PREFILL:
                 continue
             sequence.prefill_left -= tokens
             sequence.context += tokens
             self._prefill_kv += tokens
-            result.prefilled.append((sequence, tokens))
+            prefilled.append((sequence, tokens))
             if sequence.prefill_left == 0:
-                self._start_decoding(sequence, result)
+                if sequence.first_ps is None:
+                    sequence.first_ps = self._clock_ps
+                    first_tokens.append(sequence)
+                elif sequence.paused_ps is not None:
+                    resumed.append((sequence, (self._clock_ps - sequence.paused_ps) // 1000))
+                    sequence.paused_ps = None
+                self._start_decoding(sequence)
                 if emitted:
                     result.emitted[sequence.request.id] = 1
+        result.prefilled, result.first_tokens, result.resumed = prefilled, first_tokens, resumed
 
-    def _start_decoding(self, sequence: Sequence, result: StepResult) -> None:
+    def _start_decoding(self, sequence: Sequence) -> None:
         self._prefilling.remove(sequence)
         self._prefill_kv -= sequence.context
         sequence.context += 1
         sequence.generated += 1
         sequence.state = DECODE
         sequence.decode_since = self.step
-        if sequence.first_ps is None:
-            sequence.first_ps = self._clock_ps
-            result.first_tokens.append(sequence)
-        elif sequence.paused_ps is not None:
-            result.resumed.append((sequence, (self._clock_ps - sequence.paused_ps) // 1000))
-            sequence.paused_ps = None
         self._decoders += 1
         self._decode_kv += sequence.context
         sequence.finish_step = self.step + sequence.output_tokens - sequence.generated
@@ -311,6 +319,7 @@ class ContinuousBatch:
 
     def _commit_finished(self, result: StepResult) -> None:
         finishing = self._finishing
+        finished: list[Sequence] = []
         while finishing and finishing[0][0] <= self.step:
             finish_step, _, sequence = heapq.heappop(finishing)
             if sequence.state != DECODE or sequence.finish_step != finish_step:
@@ -319,7 +328,8 @@ class ContinuousBatch:
             sequence.state = _GONE
             sequence.last_ps = self._clock_ps
             del self._by_id[sequence.request.id]
-            result.finished.append(sequence)
+            finished.append(sequence)
+        result.finished = finished
 
     def abort(self, request_id: int) -> Sequence | None:
         sequence = self._by_id.pop(request_id, None)

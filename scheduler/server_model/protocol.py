@@ -8,8 +8,8 @@ times are whole picoseconds and a run's total is their exact sum.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Protocol
+from math import isqrt
+from typing import Protocol, TypeVar
 
 from scheduler.request import Request
 
@@ -88,14 +88,21 @@ class Plan:
 
     def steps_until(self, now_ns: int) -> int:
         """The least k >= 1 with ``end_ns(k) >= now_ns``, at most ``steps``: where a run is cut when something arrives."""
-        low, high = 1, self.steps
-        while low < high:
-            mid = (low + high) // 2
-            if self.end_ns(mid) >= now_ns:
-                high = mid
-            else:
-                low = mid + 1
-        return low
+        first, growth, wanted = self.first_ps, self.growth_ps, now_ns * 1000 - self.start_ps
+        if self.steps == 1 or wanted <= first:
+            return 1
+        if not growth:
+            return min(-(-wanted // first), self.steps)
+        # The end of step k is a square in k: from the whole part of its root (or one less, isqrt rounds down) upward.
+        linear = 2 * first - growth
+        k = max(1, (isqrt(linear * linear + 8 * growth * wanted) - linear) // (2 * growth))
+        while k * first + growth * (k * (k - 1) // 2) < wanted:
+            k += 1
+        return min(k, self.steps)
+
+
+T = TypeVar("T")
+Many = list[T] | tuple[()]
 
 
 class StepResult:
@@ -123,15 +130,16 @@ class StepResult:
     def __init__(self, end_ns: int, steps: int) -> None:
         self.end_ns = end_ns
         self.steps = steps
-        self.prefilled: list[tuple[Sequence, int]] = []
-        self.first_tokens: list[Sequence] = []
-        self.finished: list[Sequence] = []
-        self.preempted: list[Sequence] = []
-        self.paused: list[Sequence] = []
-        self.resumed: list[tuple[Sequence, int]] = []
+        # Most steps bring nothing but tokens: no lists for them.
+        self.prefilled: Many[tuple[Sequence, int]] = ()
+        self.first_tokens: Many[Sequence] = ()
+        self.finished: Many[Sequence] = ()
+        self.preempted: Many[Sequence] = ()
+        self.paused: Many[Sequence] = ()
+        self.resumed: Many[tuple[Sequence, int]] = ()
+        self.reused: Many[tuple[Sequence, int]] = ()
+        self.decoded: Many[tuple[Sequence, int]] = ()
         self.emitted: dict[int, int] = {}
-        self.reused: Iterable[tuple[Sequence, int]] = ()
-        self.decoded: Iterable[tuple[Sequence, int]] = ()
 
 
 class ServerModel(Protocol):

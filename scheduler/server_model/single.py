@@ -54,9 +54,9 @@ class SingleServer:
         sequence.first_ps = sequence.last_ps = plan.end_ps(1)
         sequence.generated = sequence.output_tokens
         result = StepResult(plan.end_ns(1), 1)
-        result.prefilled.append((sequence, sequence.request.prompt_tokens))
-        result.first_tokens.append(sequence)
-        result.finished.append(sequence)
+        result.prefilled = [(sequence, sequence.request.prompt_tokens)]
+        result.first_tokens = [sequence]
+        result.finished = [sequence]
         if emitted:
             result.emitted[sequence.id] = sequence.output_tokens
         return result

@@ -12,7 +12,7 @@ class StepTime:
     __slots__ = ("_a_ps", "_b_ps", "_c_ps", "entry_ns", "growth_ps")
 
     def __init__(self, law: StepLaw) -> None:
-        self._a_ps = round(law.a_us * PS_PER_US)
+        self._a_ps = max(1, round(law.a_us * PS_PER_US))
         self._b_ps = round(law.b_us * PS_PER_US)
         self._c_ps = round(law.c_us * PS_PER_US)
         self.growth_ps = round(law.d_us * PS_PER_US)
