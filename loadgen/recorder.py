@@ -130,10 +130,9 @@ class Recorder:
         of ``tokens`` tokens, of requests whose arrival lies in the window. A chunk of k tokens is k ITLs of gap/k; the
         outcomes then carry no chunks.
         """
-        code = np.full(len(gaps_ns), self._code(tenant), dtype=np.int32)
-        ok = np.ones(len(gaps_ns), dtype=np.bool_)
-        self._histograms.record_gaps(Metric.ITL, code, ok, gaps_ns // tokens, counts * tokens)
-        self._histograms.record_gaps(Metric.INTER_CHUNK, code, ok, gaps_ns, counts)
+        code = self._code(tenant)
+        self._histograms.record_gaps_of(code, Metric.ITL, gaps_ns // tokens, counts * tokens)
+        self._histograms.record_gaps_of(code, Metric.INTER_CHUNK, gaps_ns, counts)
 
     def flush(self) -> None:
         """Take in what is buffered, and hand the rows to the operating system."""

@@ -1,7 +1,8 @@
 """What goes into the dispatcher (events) and what comes out (actions).
 
 Each is a frozen struct that encodes to one line of JSON with its type in ``type``: a log of them, begun by the full
-configuration, replays to the same actions (:mod:`scheduler.event_log`).
+configuration, replays to the same actions (:mod:`scheduler.event_log`). Plain data that is part of no ring: the garbage
+collector does not look at them.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class AbortReason(StrEnum):
     CANCELLED = "cancelled"
 
 
-class Event(msgspec.Struct, frozen=True, tag_field="type"):
+class Event(msgspec.Struct, frozen=True, tag_field="type", gc=False):
     """Something happened at ``now_ns``."""
 
     now_ns: int
@@ -141,7 +142,7 @@ AnyEvent = (
 )
 
 
-class Action(msgspec.Struct, frozen=True, tag_field="type"):
+class Action(msgspec.Struct, frozen=True, tag_field="type", gc=False):
     """Something the driver must do now."""
 
 

@@ -1,7 +1,8 @@
 """A request and its life: what is known before it runs (:class:`Request`) and all that became of it (:class:`Outcome`).
 
 Both are frozen msgspec structs, not dataclasses: one of each is made for every request on the hot path (a frozen slotted
-dataclass of this width costs several times as much to build), and both are written to logs as they are.
+dataclass of this width costs several times as much to build), and both are written to logs as they are. Neither can be part
+of a ring, so the garbage collector need not look at them.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class ArrivalKind(StrEnum):
     AFTER = "after"
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """What is known of a request before it runs; no prompt in it. Ids are unique ints in a run.
 
     ``arrival_ns`` is when it was *meant* to arrive. ``prompt_tokens`` may be an estimate (gateway). ``max_tokens`` is the
@@ -91,7 +92,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     prefix_blocks: tuple[int, ...] = ()
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """All stamps of one request, in ns since the run's start; None where the event was not reached.
 
     ``connect_ns`` is a duration (0 for a reused socket). ``prompt_tokens`` is the truth where the server told it, else

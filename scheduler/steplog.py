@@ -7,6 +7,7 @@ counted with numpy when the log is flushed: never an object or an append per tok
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Protocol
 
 import numpy as np
@@ -58,8 +59,8 @@ class StepLog:
         """Hand over the gaps of all logged steps and forget them."""
         if not self._steps:
             return
-        runs = np.array(self._runs, dtype=np.int64)
-        first, growth, counts = runs[:, 0], runs[:, 1], runs[:, 2]
+        flat = np.fromiter(chain.from_iterable(self._runs), dtype=np.int64, count=3 * len(self._runs))
+        first, growth, counts = flat.reshape(-1, 3).T
         starts = np.cumsum(counts) - counts
         position = np.arange(self._steps, dtype=np.int64) - np.repeat(starts, counts)
         gaps_ns = (np.repeat(first, counts) + np.repeat(growth, counts) * position) // 1000

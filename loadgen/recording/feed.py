@@ -70,10 +70,9 @@ class HistogramFeed:
         late = np.concatenate(self._lateness)
         self._rows, self._lateness, self._n_rows = [], [], 0
         ok = columns.status == StatusCode.OK
-        for metric in COLUMN_METRICS:
-            values, ages = metric_values(columns, metric), metric_ages(columns, metric)
-            self._histograms.record_column(metric, columns.tenant, ok, values, ages)
-        self._histograms.record_column(Metric.OWN_LATENESS, columns.tenant, ok, late, np.zeros_like(late))
+        taken = {metric: (metric_values(columns, metric), metric_ages(columns, metric)) for metric in COLUMN_METRICS}
+        taken[Metric.OWN_LATENESS] = (late, np.zeros_like(late))
+        self._histograms.record_columns(columns.tenant, ok, taken)
 
     def _sync_gaps(self) -> None:
         if not self._gaps:

@@ -7,7 +7,7 @@ the sum of the tenants' counts, never an average of their percentiles.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,16 +33,13 @@ class HistogramSet:
             histogram = table[tenant, metric] = Histogram()
         return histogram
 
-    def record_column(
-        self, metric: Metric, tenants: NDArray[np.int32], ok: NDArray[np.bool_], values: Int64s, ages: Int64s
+    def record_columns(
+        self, tenants: NDArray[np.int32], ok: NDArray[np.bool_], columns: Mapping[Metric, tuple[Int64s, Int64s]]
     ) -> None:
-        """One value a request, with the sentinels of :mod:`tenants.measures.columns`."""
-        for tenant in np.unique(tenants):
-            mine = tenants == tenant
-            for success in (True, False):
-                rows = mine & (ok == success)
-                if rows.any():
-                    self._of(int(tenant), metric, ok=success).record_column(values[rows], ages[rows])
+        """One value a request for each metric, with the sentinels of :mod:`tenants.measures.columns`, and its ages."""
+        for tenant, success, rows in _groups(tenants, ok):
+            for metric, (values, ages) in columns.items():
+                self._of(tenant, metric, ok=success).record_column(values[rows], ages[rows])
 
     def record_gaps(
         self,
@@ -53,13 +50,13 @@ class HistogramSet:
         counts: Int64s | None = None,
     ) -> None:
         """Gaps between tokens or chunks; ``tenants`` and ``ok`` per gap."""
-        for tenant in np.unique(tenants):
-            mine = tenants == tenant
-            for success in (True, False):
-                rows = mine & (ok == success)
-                if rows.any():
-                    weights = None if counts is None else counts[rows]
-                    self._of(int(tenant), metric, ok=success).record_many(np.maximum(gaps_ns[rows], 0), weights)
+        for tenant, success, rows in _groups(tenants, ok):
+            weights = None if counts is None else counts[rows]
+            self._of(tenant, metric, ok=success).record_many(np.maximum(gaps_ns[rows], 0), weights)
+
+    def record_gaps_of(self, tenant: int, metric: Metric, gaps_ns: Int64s, counts: Int64s) -> None:
+        """Gaps, each >= 0, of one tenant's requests that did not fail."""
+        self._of(tenant, metric, ok=True).record_many(gaps_ns, counts)
 
     def record_open_gap(self, metric: Metric, tenant: int, age_ns: int) -> None:
         """A gap that was due and never ended: the stream stalled until it was given up."""
@@ -78,6 +75,13 @@ class HistogramSet:
     def successes(self, metric: Metric, tenant: int | None = None) -> Histogram:
         """The requests that ended OK, of one tenant or (None) of all."""
         return _sum([self._ok], metric, tenant)
+
+
+def _groups(tenants: NDArray[np.int32], ok: NDArray[np.bool_]) -> Iterator[tuple[int, bool, NDArray[np.intp]]]:
+    """(tenant, success, the rows of both), for those that have rows."""
+    group = tenants * 2 + ok
+    for number in np.flatnonzero(np.bincount(group)).tolist():
+        yield number >> 1, bool(number & 1), np.flatnonzero(group == number)
 
 
 def _sum(tables: list[dict[tuple[int, Metric], Histogram]], metric: Metric, tenant: int | None) -> Histogram:
