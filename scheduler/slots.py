@@ -13,6 +13,9 @@ import msgspec
 from scheduler.request import Request
 
 
+_UNLIMITED = 1 << 62
+
+
 class Slots(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """None means unlimited; limits are >= 1."""
 
@@ -30,7 +33,17 @@ class BackendSlots:
     """The slots of one backend and what occupies them. ``outstanding``: prompt tokens left to prefill, by request id.
     ``work``: what the outstanding requests cost together, in thousandths of a cost unit."""
 
-    __slots__ = ("_works", "name", "outstanding", "prefill_outstanding", "slots", "up", "work")
+    __slots__ = (
+        "_most_prefill",
+        "_most_sequences",
+        "_slots",
+        "_works",
+        "name",
+        "outstanding",
+        "prefill_outstanding",
+        "up",
+        "work",
+    )
 
     def __init__(self, name: str, slots: Slots) -> None:
         self.name = name
@@ -41,12 +54,19 @@ class BackendSlots:
         self.work = 0
         self._works: dict[int, int] = {}
 
+    @property
+    def slots(self) -> Slots:
+        return self._slots
+
+    @slots.setter
+    def slots(self, slots: Slots) -> None:
+        self._slots = slots
+        self._most_sequences = _UNLIMITED if slots.sequences is None else slots.sequences
+        self._most_prefill = _UNLIMITED if slots.prefill_tokens is None else slots.prefill_tokens
+
     def has_room(self) -> bool:
-        slots = self.slots
         return (
-            self.up
-            and (slots.sequences is None or len(self.outstanding) < slots.sequences)
-            and (slots.prefill_tokens is None or self.prefill_outstanding < slots.prefill_tokens)
+            self.up and len(self.outstanding) < self._most_sequences and self.prefill_outstanding < self._most_prefill
         )
 
     def occupy(self, request: Request, work: int = 0) -> None:

@@ -187,9 +187,13 @@ class TraceWorkload:
         return islice(self._scheduled(), self._limit)
 
     def _scheduled(self) -> Iterator[Request]:
+        as_they_are = self._share.count == 1 and self._next_row is None
         for first in range(0, len(self._at), _BATCH):
             batch = slice(first, first + _BATCH)
             made = self._requests(first, self._at[batch], self._row[batch], self._cycle[batch])
+            if as_they_are:
+                yield from made
+                continue
             for request, row, cycle in zip(made, self._row[batch].tolist(), self._cycle[batch].tolist(), strict=True):
                 if not self._share.owns(request.id):
                     continue

@@ -142,11 +142,12 @@ class TenantPolicy(ABC, Generic[S]):
         if request.id in self._where:
             raise ValueError(f"request {request.id} is already queued")
         state = self._states[request.tenant]
-        was_idle = not state.queue
+        queue = state.queue
+        was_idle = queue.head is None
         self._push(state, request)
         if was_idle:
             self._backlogged(state, now_ns)
-        if state.queue.on_time.head is request:
+        if queue.head is request:
             # Behind another one it changes nothing about its tenant.
             self._touch(state)
 
@@ -173,7 +174,7 @@ class TenantPolicy(ABC, Generic[S]):
         cost = self._cost.of(request.prompt_tokens, state.estimate.of(request))
         self._charges[request.id] = Charge(state, request, cost, state.weight)
         self._charge(state, request, cost, now_ns)
-        if not state.queue:
+        if state.queue.head is None:
             self._emptied(state)
         self._touch(state)
         return request

@@ -60,6 +60,7 @@ def _as_fraction(percentile: float) -> Fraction:
     return Fraction(str(round(percentile, 9))) / 100
 
 
+@lru_cache(maxsize=4096)
 def nearest_rank(percentile: float, n: int) -> int:
     """The rank (1 to n) of a percentile (0 < p <= 100) among ``n`` > 0 ascending values, in exact arithmetic. Raises
     ValueError for a percentile out of range.
