@@ -116,7 +116,7 @@ def in_order(stamps: Stamps) -> NDArray[np.bool_]:
 
 def status_code(status: Status, request: Request) -> int:
     """The column code of ``status``: a cancel that the workload planned has its own."""
-    if status is Status.CANCELLED and request.cancel_after_ns is not None:
+    if request.cancel_after_ns is not None and status is Status.CANCELLED:
         return int(StatusCode.CANCEL_PLANNED)
     return _PLAIN_CODES[status]
 

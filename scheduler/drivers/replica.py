@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from scheduler.drivers.simulated import Simulation
 
 
+_OK = Status.OK  # a member of an enum costs more to name than a call (Python 3.11)
+
+
 class SimulationError(RuntimeError):
     """A workload that cannot be simulated; the message names the request."""
 
@@ -55,8 +58,9 @@ class Replica:
         """When a request that is dispatched now enters the engine's queue, not before ``earliest_ns``; requests enter in the
         order of their dispatch."""
         entry_ns = earliest_ns + self.model.entry_ns(self.in_flight)
-        self._last_entry_ns = entry_ns = max(self._last_entry_ns, entry_ns)
-        return entry_ns
+        if entry_ns > self._last_entry_ns:
+            self._last_entry_ns = entry_ns
+        return self._last_entry_ns
 
     def _start(self) -> None:
         self._plan = self.model.plan(self._env.now_ns)
@@ -73,7 +77,9 @@ class Replica:
     def _end_after(self, plan: Plan, steps: int) -> None:
         self._steps = steps
         self._end_number += 1
-        self._env.call_at(max(plan.end_ns(steps), self._env.now_ns), self._on_end, self._end_number)
+        # A model's step may have no length, and end in the ns before now.
+        end_ns, now_ns = plan.end_ns(steps), self._env.now_ns
+        self._env.call_at(end_ns if end_ns > now_ns else now_ns, self._on_end, self._end_number)
 
     def _on_end(self, number: int) -> None:
         if number != self._end_number:
@@ -96,7 +102,7 @@ class Replica:
             simulation.handle(FirstToken(now_ns, sequence.request.id))
         for sequence in result.finished:
             del self.running[sequence.request.id]
-            simulation.finished(self, sequence, Status.OK, None)
+            simulation.finished(self, sequence, _OK, None)
         self._reporting = False
         self._start()
 

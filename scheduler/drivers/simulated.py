@@ -59,6 +59,7 @@ After = Callable[[Outcome], Iterable[Request]]
 """``after(outcome)``: requests that arrive because this one ended (closed loop, sessions, retries); their arrival_ns must
 not lie before the end."""
 
+_FROM_MODEL = TokensSource.MODEL
 _TIMEOUTS = {RejectReason.FIRST_TOKEN_TIMEOUT, RejectReason.TOTAL_TIMEOUT}
 
 
@@ -304,8 +305,8 @@ class Simulation:
                 finished_ns=last_ns,
                 prompt_tokens=request.prompt_tokens,
                 cached_prompt_tokens=sequence.cached_tokens,
-                output_tokens=sequence.output_tokens if status is Status.OK else sequence.generated,
-                tokens_source=TokensSource.MODEL,
+                output_tokens=sequence.output_tokens if error_class is None else sequence.generated,
+                tokens_source=_FROM_MODEL,
             )
         )
 
@@ -327,7 +328,7 @@ class Simulation:
                 sent_ns=flight.dispatched_ns,
                 prompt_tokens=request.prompt_tokens,
                 output_tokens=0,
-                tokens_source=TokensSource.MODEL,
+                tokens_source=_FROM_MODEL,
             )
         )
 

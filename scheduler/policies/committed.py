@@ -76,7 +76,8 @@ class Committed(TenantPolicy[CreditState]):
 
     def __init__(self, *, cost: CostModel, late: LateRule, options: CommittedOptions) -> None:
         super().__init__(cost=cost, late=late)
-        self._options = options
+        self._horizon_s = options.horizon_s
+        self._by_credit = options.order is Order.CREDIT
         self._rate = ServiceRate(options.start_rate)
         self._virtual = 0.0
         self._total_weight = 1.0
@@ -106,14 +107,21 @@ class Committed(TenantPolicy[CreditState]):
         return state.weight / self._total_weight * service_rate
 
     def _accrue(self, state: CreditState, now_ns: int, service_rate: float | None = None) -> float:
+        credit = state.credit
+        if credit is not None and now_ns <= state.credit_at_ns:
+            return credit
         rate = self._share(state, self._rate.value if service_rate is None else service_rate)
-        full = self._options.horizon_s * rate
-        if state.credit is None:
-            state.credit = full
-        elif now_ns > state.credit_at_ns:
-            state.credit = min(state.credit + rate * (now_ns - state.credit_at_ns) / 1e9, full)
-        state.credit_at_ns = max(now_ns, state.credit_at_ns)
-        return state.credit
+        full = self._horizon_s * rate
+        if credit is None:
+            credit = full
+        else:
+            credit += rate * (now_ns - state.credit_at_ns) / 1e9
+            if credit > full:
+                credit = full
+        state.credit = credit
+        if now_ns > state.credit_at_ns:
+            state.credit_at_ns = now_ns
+        return credit
 
     def _before(self, now_ns: int) -> None:
         self._now_ns = now_ns
@@ -142,18 +150,17 @@ class Committed(TenantPolicy[CreditState]):
         credit = self._accrue(state, self._now_ns)
         if credit > 0:
             self._broke.discard(state.name)
-            self._entitled.set(state.name, self._entitled_key(state, head))
+            self._entitled.set(state.name, self._entitled_key(state, head, credit))
         else:
             self._entitled.discard(state.name)
             wait_ns = -credit / self._committed_rate(state) * 1e9
             self._broke.set(state.name, (self._now_ns + int(wait_ns) + 1, head.id))
 
-    def _entitled_key(self, state: CreditState, head: Request) -> Key:
-        if self._options.order is Order.CREDIT:
+    def _entitled_key(self, state: CreditState, head: Request, credit: float) -> Key:
+        if self._by_credit:
             # Credit per weight grows at the same pace for all until it is full, so it is compared by the time since when
             # it would have grown from nothing: a key that need not change as time passes. In whole ns, so that equal
             # credits tie, and fall to the older request, whatever the rounding of their weights.
-            credit = state.credit or 0.0
             pace = self._rate.value / self._total_weight
             return (state.credit_at_ns - round(credit / state.weight / pace * 1e9), head.arrival_ns, head.id)
         limit_ns = state.tenant.slo.ttft_ns
@@ -164,7 +171,7 @@ class Committed(TenantPolicy[CreditState]):
         while (least := self._broke.least()) is not None and least[0][0] <= now_ns:
             self._touch(self._states[least[1]])
         best = self._entitled.least()
-        if best is not None and self._options.order is Order.CREDIT:
+        if best is not None and self._by_credit:
             self._settle_full_credits(now_ns)
             best = self._entitled.least()
         self._rule_a = best is not None
@@ -181,7 +188,7 @@ class Committed(TenantPolicy[CreditState]):
             self._touch(state)
 
     def _backlogged(self, state: CreditState, now_ns: int) -> None:  # noqa: ARG002 (part of the hook)
-        memory = self._options.horizon_s * self._rate.value / self._total_weight
+        memory = self._horizon_s * self._rate.value / self._total_weight
         state.finish = max(state.finish, self._virtual - memory)
 
     def _charge(self, state: CreditState, request: Request, cost: float, now_ns: int) -> None:

@@ -64,9 +64,9 @@ class FairQueueing(TenantPolicy[F]):
     def _charge(self, state: F, request: Request, cost: float, now_ns: int) -> None:  # noqa: ARG002 (part of the hook)
         phi = self._phi(state)
         self._charges[request.id].weight = phi
-        self._virtual = max(self._virtual, state.start)
-        state.finish = state.start + cost / phi
-        state.start = state.finish
+        if state.start > self._virtual:
+            self._virtual = state.start
+        state.finish = state.start = state.start + cost / phi
 
     def _refund(self, state: F, charge: Charge, now_ns: int) -> None:  # noqa: ARG002 (part of the hook)
         self._move(state, -charge.cost / charge.weight)

@@ -119,18 +119,18 @@ class ContinuousBatch:
         heapq.heappush(self._waiting, (priority, sequence.order, sequence))
 
     def _next_waiting(self) -> Sequence | None:
-        while self._waiting:
-            sequence = self._waiting[0][2]
+        waiting = self._waiting
+        while waiting:
+            sequence = waiting[0][2]
             if sequence.state == _WAITING:
                 return sequence
-            heapq.heappop(self._waiting)
+            heapq.heappop(waiting)
         return None
 
     def may_start_now(self) -> bool:
-        head = self._next_waiting()
         return (
-            head is not None
-            and len(self._running) < self._max_num_seqs
+            len(self._running) < self._max_num_seqs
+            and self._next_waiting() is not None
             and self.kv_tokens + self._decoders * self._width < self._kv_limit
         )
 
@@ -139,7 +139,8 @@ class ContinuousBatch:
             return self._plan
         if not self._running:
             self._clock_ps = max(self._clock_ps, now_ns * 1000)
-        self._make_room()
+        if self.kv_tokens + self._decoders * self._width >= self._kv_limit:
+            self._make_room()
         prefills = self._prefilling or self._waiting or self._cache is not None
         prefill_tokens = self._schedule_prefill() if prefills else 0
         if not self._running:
@@ -159,7 +160,8 @@ class ContinuousBatch:
         if self._cache is not None and self._cache.idle_tokens and self.may_start_now():
             return 1  # an eviction may make the prompt that waits hold less, and so let it in
         steps = finishing[0][0] - self.step
-        return min(steps, max(1, (self._kv_limit - self.kv_tokens) // self._decoders))
+        room = self._kv_limit - self.kv_tokens
+        return steps if steps * self._decoders <= room else max(1, room // self._decoders)
 
     def _make_room(self) -> None:
         """Preempt the sequences admitted last until every decoding one has room for its next token (and, when none

@@ -80,7 +80,7 @@ class Plan:
 
     def end_ns(self, k: int) -> int:
         """End of the k-th step on the ns clock (the last whole ns)."""
-        return self.end_ps(k) // 1000
+        return (self.start_ps + k * self.first_ps + self.growth_ps * (k * (k - 1) // 2)) // 1000
 
     @property
     def first_step_end_ns(self) -> int:
