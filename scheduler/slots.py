@@ -12,7 +12,6 @@ import msgspec
 
 from scheduler.request import Request
 
-
 _UNLIMITED = 1 << 62
 
 

@@ -58,8 +58,7 @@ class Replica:
         """When a request that is dispatched now enters the engine's queue, not before ``earliest_ns``; requests enter in the
         order of their dispatch."""
         entry_ns = earliest_ns + self.model.entry_ns(self.in_flight)
-        if entry_ns > self._last_entry_ns:
-            self._last_entry_ns = entry_ns
+        self._last_entry_ns = max(self._last_entry_ns, entry_ns)
         return self._last_entry_ns
 
     def _start(self) -> None:
@@ -79,7 +78,7 @@ class Replica:
         self._end_number += 1
         # A model's step may have no length, and end in the ns before now.
         end_ns, now_ns = plan.end_ns(steps), self._env.now_ns
-        self._env.call_at(end_ns if end_ns > now_ns else now_ns, self._on_end, self._end_number)
+        self._env.call_at(max(now_ns, end_ns), self._on_end, self._end_number)
 
     def _on_end(self, number: int) -> None:
         if number != self._end_number:

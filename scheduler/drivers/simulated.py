@@ -242,7 +242,11 @@ class Simulation:
     def _new_tokens(self) -> tuple[tuple[int, int], ...]:
         """(request id, tokens) of what was generated since this was asked last."""
         now_ns = self._last_progress_ns = self.now_ns
-        return tuple(sorted(count for replica in self._replicas.values() for count in replica.model.new_tokens(now_ns)))
+        counts: list[tuple[int, int]] = []
+        for replica in self._replicas.values():
+            counts += replica.model.new_tokens(now_ns)
+        counts.sort()
+        return tuple(counts)
 
     def _dispatch(self, request: Request, backend: str) -> None:
         del self._queued[request.id]

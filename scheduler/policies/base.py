@@ -14,13 +14,11 @@ from collections.abc import Iterator, Sequence
 from typing import ClassVar, Generic, TypeVar
 
 from scheduler.cost import CostModel, OutputEstimate
-from scheduler.keyed_heap import KeyedHeap
+from scheduler.keyed_heap import Key, KeyedHeap
 from scheduler.lateness import Late, LateRule
 from scheduler.request import Request
 from scheduler.tenant_queue import TenantQueue
 from tenants.tenant import Tenant
-
-Key = tuple[float | int, ...]
 
 
 class TenantState:
@@ -44,9 +42,9 @@ class TenantState:
 
 class Charge:
     """What a dispatched request was charged, kept until it ends: the estimated cost and the weight it was charged at.
-    ``awaits_token``: no first token came yet."""
+    ``awaits_token``: no first token came yet. ``by_credit``: taken from a credit, in a policy that has some."""
 
-    __slots__ = ("arrival_ns", "awaits_token", "cost", "prompt_tokens", "state", "weight")
+    __slots__ = ("arrival_ns", "awaits_token", "by_credit", "cost", "prompt_tokens", "state", "weight")
 
     def __init__(self, state: TenantState, request: Request, cost: float, weight: float) -> None:
         self.state = state
@@ -55,6 +53,7 @@ class Charge:
         self.cost = cost
         self.weight = weight
         self.awaits_token = True
+        self.by_credit = False
 
 
 S = TypeVar("S", bound=TenantState)
@@ -75,8 +74,8 @@ class TenantPolicy(ABC, Generic[S]):
         self._states: dict[str, S] = {}
         self._where: dict[int, S] = {}
         self._charges: dict[int, Charge] = {}
-        self._ready: KeyedHeap[Key] = KeyedHeap()
-        self._turning_late: KeyedHeap[Key] = KeyedHeap()
+        self._ready: KeyedHeap = KeyedHeap()
+        self._turning_late: KeyedHeap = KeyedHeap()
         self._shed: list[Request] = []
         self._held: Request | None = None
 
@@ -220,13 +219,17 @@ class TenantPolicy(ABC, Generic[S]):
         self._before(now_ns)
         if not self.charges_progress:
             return
+        charges, states, charge_tokens = self._charges, self._states, self._charge_tokens
         charged: dict[str, S] = {}
         for request_id, new_tokens in counts:
-            charge = self._charges.get(request_id)
-            state = None if charge is None else self._states.get(charge.state.name)
-            if charge is not None and state is not None:
-                self._charge_tokens(state, charge, request_id, new_tokens)
-                charged[state.name] = state
+            charge = charges.get(request_id)
+            if charge is None:
+                continue
+            name = charge.state.name
+            state = states.get(name)
+            if state is not None:
+                charge_tokens(state, charge, request_id, new_tokens)
+                charged[name] = state
         for state in charged.values():
             self._held = None
             self._touch(state)
@@ -254,8 +257,8 @@ class TenantPolicy(ABC, Generic[S]):
     def next_wakeup_ns(self) -> int | None:
         if not self._sheds:
             return None
-        least = self._turning_late.least()
-        return None if least is None else int(least[0][0]) + 1
+        least_ns = self._turning_late.least_value()
+        return None if least_ns is None else int(least_ns) + 1
 
     def snapshot(self) -> dict[str, object]:
         return {
@@ -279,7 +282,7 @@ class TenantPolicy(ABC, Generic[S]):
 
     def _choose(self, now_ns: int) -> S | None:  # noqa: ARG002 (policies that steer by time read it)
         least = self._ready.least()
-        return None if least is None else self._states[least[1]]
+        return None if least is None else self._states[least]
 
     def _touch(self, state: S) -> None:
         """Bring the heaps up to date after ``state``'s queue or account changed."""
@@ -308,8 +311,8 @@ class TenantPolicy(ABC, Generic[S]):
 
     def _sort_out_late(self, now_ns: int) -> None:
         """Demote or shed heads that can no longer meet their limit."""
-        while (least := self._turning_late.least()) is not None and least[0][0] < now_ns:
-            state = self._states[least[1]]
+        while (name := self._turning_late.due(now_ns - 1)) is not None:
+            state = self._states[name]
             request = state.queue.on_time.head
             assert request is not None, "a tenant in the lateness heap has an on-time head"
             self._held = None

@@ -25,9 +25,9 @@ from typing import ClassVar
 import msgspec
 
 from scheduler.cost import CostModel
-from scheduler.keyed_heap import KeyedHeap
+from scheduler.keyed_heap import Key, KeyedHeap
 from scheduler.lateness import LateRule
-from scheduler.policies.base import Charge, Key, TenantPolicy, TenantState
+from scheduler.policies.base import Charge, TenantPolicy, TenantState
 from scheduler.request import Request
 from scheduler.service_rate import ServiceRate
 from tenants.tenant import Tenant
@@ -56,16 +56,15 @@ class CommittedOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 class CreditState(TenantState):
-    """``credit`` as of ``credit_at_ns``, in cost units; ``finish``: fair tag; ``by_credit``: requests that rule A chose."""
+    """``credit`` as of ``credit_at_ns``, in cost units; ``finish``: fair tag."""
 
-    __slots__ = ("by_credit", "credit", "credit_at_ns", "finish")
+    __slots__ = ("credit", "credit_at_ns", "finish")
 
     def __init__(self, tenant: Tenant) -> None:
         super().__init__(tenant)
         self.credit: float | None = None
         self.credit_at_ns = 0
         self.finish = 0.0
-        self.by_credit: set[int] = set()
 
 
 class Committed(TenantPolicy[CreditState]):
@@ -82,8 +81,8 @@ class Committed(TenantPolicy[CreditState]):
         self._virtual = 0.0
         self._total_weight = 1.0
         self._now_ns = 0
-        self._entitled: KeyedHeap[Key] = KeyedHeap()
-        self._broke: KeyedHeap[Key] = KeyedHeap()
+        self._entitled: KeyedHeap = KeyedHeap()
+        self._broke: KeyedHeap = KeyedHeap()
         self._rule_a = False
 
     def _new_state(self, tenant: Tenant) -> CreditState:
@@ -100,27 +99,19 @@ class Committed(TenantPolicy[CreditState]):
 
     # -- 1: credit ---------------------------------------------------------------------------------------------------
 
-    def _committed_rate(self, state: CreditState) -> float:
-        return self._share(state, self._rate.value)
-
-    def _share(self, state: CreditState, service_rate: float) -> float:
-        return state.weight / self._total_weight * service_rate
-
     def _accrue(self, state: CreditState, now_ns: int, service_rate: float | None = None) -> float:
         credit = state.credit
         if credit is not None and now_ns <= state.credit_at_ns:
             return credit
-        rate = self._share(state, self._rate.value if service_rate is None else service_rate)
+        rate = state.weight / self._total_weight * (self._rate.value if service_rate is None else service_rate)
         full = self._horizon_s * rate
         if credit is None:
             credit = full
         else:
             credit += rate * (now_ns - state.credit_at_ns) / 1e9
-            if credit > full:
-                credit = full
+            credit = min(credit, full)
         state.credit = credit
-        if now_ns > state.credit_at_ns:
-            state.credit_at_ns = now_ns
+        state.credit_at_ns = max(state.credit_at_ns, now_ns)
         return credit
 
     def _before(self, now_ns: int) -> None:
@@ -153,7 +144,7 @@ class Committed(TenantPolicy[CreditState]):
             self._entitled.set(state.name, self._entitled_key(state, head, credit))
         else:
             self._entitled.discard(state.name)
-            wait_ns = -credit / self._committed_rate(state) * 1e9
+            wait_ns = -credit / (state.weight / self._total_weight * self._rate.value) * 1e9
             self._broke.set(state.name, (self._now_ns + int(wait_ns) + 1, head.id))
 
     def _entitled_key(self, state: CreditState, head: Request, credit: float) -> Key:
@@ -168,21 +159,21 @@ class Committed(TenantPolicy[CreditState]):
         return (deadline_ns, head.arrival_ns, head.id)
 
     def _choose(self, now_ns: int) -> CreditState | None:
-        while (least := self._broke.least()) is not None and least[0][0] <= now_ns:
-            self._touch(self._states[least[1]])
+        while (least := self._broke.due(now_ns)) is not None:
+            self._touch(self._states[least])
         best = self._entitled.least()
         if best is not None and self._by_credit:
             self._settle_full_credits(now_ns)
             best = self._entitled.least()
         self._rule_a = best is not None
         if best is not None:
-            return self._states[best[1]]
+            return self._states[best]
         return super()._choose(now_ns)
 
     def _settle_full_credits(self, now_ns: int) -> None:
         """A full bucket stops growing: bring the present best up to date until it stays the best."""
         while (best := self._entitled.least()) is not None:
-            state = self._states[best[1]]
+            state = self._states[best]
             if state.credit_at_ns == now_ns:
                 return
             self._touch(state)
@@ -195,7 +186,7 @@ class Committed(TenantPolicy[CreditState]):
         self._rate.dispatched(cost)
         if self._rule_a:
             state.credit = self._accrue(state, now_ns) - cost
-            state.by_credit.add(request.id)
+            self._charges[request.id].by_credit = True
         else:
             self._virtual = max(self._virtual, state.finish)
             state.finish += cost / state.weight
@@ -203,21 +194,17 @@ class Committed(TenantPolicy[CreditState]):
     # -- 5: the truth ------------------------------------------------------------------------------------------------
 
     def requeue(self, request: Request, now_ns: int) -> None:
-        self._correct(self._states[request.tenant], request.id, -self._charges[request.id].cost, now_ns)
-        self._rate.dispatched(-self._charges[request.id].cost)
+        charge = self._charges[request.id]
+        self._correct(self._states[request.tenant], charge, -charge.cost, now_ns)
+        self._rate.dispatched(-charge.cost)
         super().requeue(request, now_ns)
 
-    def on_finish(self, request_id: int, prompt_tokens: int, output_tokens: int, now_ns: int) -> None:
-        charge = self._charges[request_id]
-        state = self._states.get(charge.state.name)
-        if state is not None:
-            delta = self._cost.of(prompt_tokens, output_tokens) - charge.cost
-            self._correct(state, request_id, delta, now_ns)
-        super().on_finish(request_id, prompt_tokens, output_tokens, now_ns)
+    def _settle(self, state: CreditState, charge: Charge, true_cost: float, now_ns: int) -> None:
+        self._correct(state, charge, true_cost - charge.cost, now_ns)
 
-    def _correct(self, state: CreditState, request_id: int, delta: float, now_ns: int) -> None:
-        if request_id in state.by_credit:
-            state.by_credit.remove(request_id)
+    def _correct(self, state: CreditState, charge: Charge, delta: float, now_ns: int) -> None:
+        """A tenant that was removed and came back has new accounts, whose credit nothing was taken from."""
+        if charge.by_credit and charge.state is state:
             state.credit = self._accrue(state, now_ns) - delta
         else:
             state.finish += delta / state.weight

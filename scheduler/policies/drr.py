@@ -21,8 +21,9 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from scheduler.cost import EWMA_FACTOR, CostModel
+from scheduler.keyed_heap import Key
 from scheduler.lateness import LateRule
-from scheduler.policies.base import Charge, Key, TenantPolicy, TenantState
+from scheduler.policies.base import Charge, TenantPolicy, TenantState
 from scheduler.request import Request
 from tenants.tenant import Tenant
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from scheduler.policies.base import Key, TenantPolicy, TenantState
+from scheduler.keyed_heap import Key
+from scheduler.policies.base import TenantPolicy, TenantState
 from tenants.tenant import Tenant
 
 

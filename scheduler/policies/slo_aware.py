@@ -30,9 +30,10 @@ import msgspec
 
 from scheduler.bucket import TokenBucket
 from scheduler.cost import CostModel
+from scheduler.keyed_heap import Key
 from scheduler.lateness import LateRule
 from scheduler.policies.awaiting import Awaiting
-from scheduler.policies.base import Charge, Key
+from scheduler.policies.base import Charge
 from scheduler.policies.wfq import FairQueueing, FairState
 from scheduler.request import Request
 from tenants.measures.window import WindowedQuantile

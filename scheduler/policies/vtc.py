@@ -15,8 +15,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 from scheduler.cost import CostModel
+from scheduler.keyed_heap import Key
 from scheduler.lateness import LateRule
-from scheduler.policies.base import Charge, Key, TenantPolicy, TenantState
+from scheduler.policies.base import Charge, TenantPolicy, TenantState
 from scheduler.request import Request
 from tenants.tenant import Tenant
 
@@ -47,9 +48,9 @@ class Vtc(TenantPolicy[CounterState]):
         return (state.counter,)
 
     def _backlogged(self, state: CounterState, now_ns: int) -> None:  # noqa: ARG002 (part of the hook)
-        least = self._ready.least()
+        least = self._ready.least_value()
         if least is not None:
-            state.counter = max(state.counter, float(least[0][0]))
+            state.counter = max(state.counter, least)
         elif self._last_left is not None:
             state.counter = max(state.counter, self._last_left.counter)
 

@@ -25,8 +25,9 @@ from __future__ import annotations
 from typing import ClassVar, TypeVar
 
 from scheduler.cost import CostModel
+from scheduler.keyed_heap import Key
 from scheduler.lateness import LateRule
-from scheduler.policies.base import Charge, Key, TenantPolicy, TenantState
+from scheduler.policies.base import Charge, TenantPolicy, TenantState
 from scheduler.request import Request
 from tenants.tenant import Tenant
 
@@ -64,8 +65,7 @@ class FairQueueing(TenantPolicy[F]):
     def _charge(self, state: F, request: Request, cost: float, now_ns: int) -> None:  # noqa: ARG002 (part of the hook)
         phi = self._phi(state)
         self._charges[request.id].weight = phi
-        if state.start > self._virtual:
-            self._virtual = state.start
+        self._virtual = max(self._virtual, state.start)
         state.finish = state.start = state.start + cost / phi
 
     def _refund(self, state: F, charge: Charge, now_ns: int) -> None:  # noqa: ARG002 (part of the hook)

@@ -354,12 +354,12 @@ class ContinuousBatch:
         step = self._steps_by(now_ns)
         found = []
         for request_id, sequence in self._by_id.items():
-            tokens = sequence.generated
+            new = sequence.generated - sequence.reported
             if sequence.state == DECODE:
-                tokens += step - sequence.decode_since
-            if tokens > sequence.reported:
-                found.append((request_id, tokens - sequence.reported))
-                sequence.reported = tokens
+                new += step - sequence.decode_since
+            if new > 0:
+                found.append((request_id, new))
+                sequence.reported += new
         return found
 
     def tokens_of(self, request_id: int, now_ns: int) -> int:
