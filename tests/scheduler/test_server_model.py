@@ -12,6 +12,7 @@ from sched_support import request
 
 from scheduler.server_model.batching import ContinuousBatch
 from scheduler.server_model.build import build_server
+from scheduler.server_model.protocol import Plan
 from scheduler.server_model.spec import (
     PRESETS,
     ServerLimits,
@@ -328,3 +329,18 @@ def test_a_file_with_a_term_that_never_was_is_refused():
     data["law"]["f_us"] = 0.0
     with pytest.raises(ServerModelError, match="f_us"):
         decode_server_model(msgspec.json.encode(data), where="odd.json")
+
+
+@given(
+    start_ps=st.integers(0, 10**15),
+    first_ps=st.integers(1, 10**11),
+    growth_ps=st.one_of(st.just(0), st.integers(0, 10**9)),
+    steps=st.integers(1, 300),
+    share=st.floats(-0.1, 1.2),
+    off_ns=st.integers(-1, 1),
+)
+def test_a_run_is_cut_at_the_first_step_that_ends_at_or_after_now(start_ps, first_ps, growth_ps, steps, share, off_ns):
+    """On the ns clock, at most after its last step; by trying one step after the other."""
+    plan = Plan(start_ps, first_ps, growth_ps, steps)
+    now_ns = plan.end_ns(max(1, round(steps * share))) + off_ns
+    assert plan.steps_until(now_ns) == next((k for k in range(1, steps) if plan.end_ns(k) >= now_ns), steps)
