@@ -31,7 +31,7 @@ class KeyedHeap:
     def set(self, name: str, key: Key) -> None:
         """Insert ``name`` or change its key."""
         heap, entries = self._heap, self._entries
-        entry = (*key, name)
+        entry = key + (name,)  # noqa: RUF005 (half as dear)
         old = entries.get(name)
         if old == entry:
             return
