@@ -52,8 +52,12 @@ def resolve(
     noisy: str | None = None,
     seed: int | None = None,
     traced_loads: Mapping[str, float] | None = None,
+    needs_files: bool = True,
 ) -> Plan:
     """The plan of one run. Raises ScenarioError.
+
+    ``needs_files``: the files that the scenario names (tokenizer, certificates, trace, server model) must be there; False for
+    a run that was made elsewhere and is only looked at.
 
     ``saturation``: cost units/s (default: what the scenario states). ``at``, ``growth``, ``noisy`` and ``seed`` stand
     in for the scenario's, for experiments over them. ``traced_loads``: cost units/s of each tenant's rows as the trace
@@ -78,12 +82,15 @@ def resolve(
     )
     cost = CostModel(prompt_weight=model.cost.prompt, output_weight=model.cost.output)
     faults.extend(_unknown_saturation(scenario, members, experiment))
+    missing: list[Fault] = []
     backend, policy, slots, trace = (
-        backend_of(scenario, faults),
+        backend_of(scenario, missing),
         policy_of(model),
         slots_of(scenario, warnings),
-        trace_of(scenario, faults),
+        trace_of(scenario, missing),
     )
+    if needs_files:
+        faults.extend(missing)
     if faults:
         raise ScenarioError(faults)
     recorded = dict(traced_loads or {})

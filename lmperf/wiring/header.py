@@ -24,7 +24,7 @@ def header_plan(trace: TraceFile | Trace) -> Plan | None:
         return None
     try:
         scenario = scenario_from_text(text, file=f"{trace.path} (its scenario)")
-        return resolve(scenario, saturation=scenario.model.load.saturation or _ANY_SATURATION)
+        return resolve(scenario, saturation=scenario.model.load.saturation or _ANY_SATURATION, needs_files=False)
     except ScenarioError as error:
         raise TraceError(trace.path, f"the scenario in its header cannot be used: {error}") from error
 
