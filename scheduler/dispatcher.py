@@ -227,6 +227,7 @@ class Dispatcher:
 
     def _dropped_from_queue(self, request_id: int, now_ns: int) -> None:
         self._timers.clear_all(request_id)
+        self._router.forget(request_id)
         self._admission.left_queue(request_id, dispatched=False)
         self._admission.ended(request_id, 0, 0, now_ns)
 
@@ -243,6 +244,8 @@ class Dispatcher:
             return
         del self._outstanding[event.request_id]
         running.backend.release(event.request_id)
+        if event.elsewhere:
+            self._router.avoid(event.request_id, running.backend.name)
         self._admission.requeued(event.request_id)
         if running.generation == self._generation:
             self.policy.requeue(running.request, event.now_ns)

@@ -91,10 +91,12 @@ class Cancelled(Event, frozen=True, tag="cancelled"):
 
 class DispatchFailed(Event, frozen=True, tag="dispatch_failed"):
     """A dispatch did not reach its backend; a retryable one returns to the queue, unless it was aborted meanwhile or its
-    tenant is gone: then it ends (Expire, or nothing when the client cancelled it)."""
+    tenant is gone: then it ends (Expire, or nothing when the client cancelled it). ``elsewhere``: a retry goes to another
+    backend, if one has room when its turn comes."""
 
     request_id: int
     retryable: bool
+    elsewhere: bool = False
 
 
 class SlotsChanged(Event, frozen=True, tag="slots_changed"):

@@ -7,6 +7,8 @@ then the order in which the backends were configured.
 With ``affinity: prefix`` a request whose first prefix block was last sent to some backend goes there again, for the sake
 of its prefix cache, while that backend has room and its work is at most ``slack`` above the least of those with room. The
 policy has chosen the request before; affinity never lets one overtake another, nor wait while any backend has room.
+
+A request that failed at a backend avoids it when it is placed again, unless only that one has room.
 """
 
 from __future__ import annotations
@@ -55,6 +57,7 @@ class Router:
         self._slack = _thousandths(routing.slack)
         self._estimates: dict[str, OutputEstimate] = {}
         self._last_at: dict[int, str] = {}
+        self._avoided: dict[int, str] = {}
         self.set_tenants(tenants)
 
     def __iter__(self) -> Iterator[BackendSlots]:
@@ -97,6 +100,15 @@ class Router:
             self._remember(request.prefix_blocks[0], backend.name)
         return backend
 
+    def avoid(self, request_id: int, name: str) -> None:
+        """The next placement of a request prefers any other backend to ``name``."""
+        if len(self._backends) > 1:
+            self._avoided[request_id] = name
+
+    def forget(self, request_id: int) -> None:
+        """A request left the queue for good: what it avoided does not matter any more."""
+        self._avoided.pop(request_id, None)
+
     def ended(self, tenant: str, output_tokens: int) -> None:
         """Learn from the true length of an answer; a request that gave nothing tells nothing."""
         if output_tokens > 0 and len(self._backends) > 1 and (estimate := self._estimates.get(tenant)) is not None:
@@ -104,6 +116,8 @@ class Router:
 
     def _choose(self, request: Request) -> BackendSlots:
         roomy = [backend for backend in self._backends.values() if backend.has_room()]
+        if self._avoided and (avoided := self._avoided.pop(request.id, None)) is not None:
+            roomy = [backend for backend in roomy if backend.name != avoided] or roomy
         least = min(roomy, key=BackendSlots.load)
         if self._routing.affinity is Affinity.PREFIX and request.prefix_blocks:
             last_at = self._last_at.get(request.prefix_blocks[0])

@@ -132,16 +132,10 @@ class Turn:
         event("retry", id=self._request.id, upstream=server.name, error=fault.error_class)
         if not gate.upstreams.any_up(but=server):
             await asyncio.sleep(gate.config.limits.retry_backoff_s)
-            ticket.failed_to_dispatch(retryable=True)
         elif fault.error_class in _UNREACHABLE:
             gate.upstreams.refused(server)
-            ticket.failed_to_dispatch(retryable=True)
-        else:
-            # Down for this one decision: the dispatcher picks the least loaded, which may be the one that just failed.
-            gate.driver.set_backend_state(server.name, up=False)
-            ticket.failed_to_dispatch(retryable=True)
-            if server.up:
-                gate.driver.set_backend_state(server.name, up=True)
+        # The dispatcher picks the least loaded, which may be the one that just failed.
+        ticket.failed_to_dispatch(retryable=True, elsewhere=True)
         await ticket.granted()
 
     # -- the answer --------------------------------------------------------------------------------------------------

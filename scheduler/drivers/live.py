@@ -119,10 +119,10 @@ class Ticket:
             self.generated if output_tokens is None else output_tokens,
         )
 
-    def failed_to_dispatch(self, *, retryable: bool) -> None:
-        """The backend was never reached. A retryable one is queued again: await ``granted`` again (which raises if it was
-        aborted meanwhile)."""
-        self._driver.failed_to_dispatch(self, retryable=retryable)
+    def failed_to_dispatch(self, *, retryable: bool, elsewhere: bool = False) -> None:
+        """The backend gave no answer. A retryable one is queued again, ``elsewhere`` for another backend: await ``granted``
+        again (which raises if it was aborted meanwhile)."""
+        self._driver.failed_to_dispatch(self, retryable=retryable, elsewhere=elsewhere)
 
     def cancel(self) -> None:
         """The client gave up: a queued request is dropped (``granted`` raises CancelledError), a dispatched one aborted
@@ -235,14 +235,14 @@ class LiveDriver:
             self._tickets.pop(request_id, None)
             ticket.drop()
 
-    def failed_to_dispatch(self, ticket: Ticket, *, retryable: bool) -> None:
+    def failed_to_dispatch(self, ticket: Ticket, *, retryable: bool, elsewhere: bool = False) -> None:
         """See ``Ticket.failed_to_dispatch``."""
         request_id = ticket.request.id
         if retryable:
             ticket.await_again()
         else:
             self._tickets.pop(request_id, None)
-        self.handle(DispatchFailed(self.at(), request_id, retryable))
+        self.handle(DispatchFailed(self.at(), request_id, retryable, elsewhere))
         if retryable and ticket.abort_reason is AbortReason.CANCELLED:
             self._tickets.pop(request_id, None)
             ticket.drop()

@@ -202,6 +202,42 @@ async def test_a_prompt_goes_where_its_first_kilobyte_went(bench):
     assert {outcome.request.prefix_blocks for outcome in bench.outcomes} == {()}
 
 
+async def test_a_failed_request_leaves_other_conversations_where_they_were(bench):
+    """An upstream that answers one request with 500 keeps its cache: the next turn of another conversation returns to it."""
+    release = asyncio.Event()
+
+    async def first(request, peer):
+        if b"wait" in request.body:
+            await release.wait()
+        await good(request, peer)
+
+    async def second(request, peer):
+        if b"fail" in request.body:
+            await peer.answer(b"{}", "500 Internal Server Error")
+        else:
+            await good(request, peer)
+
+    upstreams = [await bench.upstream(first), await bench.upstream(second)]
+    gateway = await bench.gateway(*(u.url for u in upstreams), routing=Routing(affinity=Affinity.PREFIX))
+    http = await bench.http(gateway.url)
+
+    async def ask(words: str) -> None:
+        body = chat_body(messages=[{"role": "user", "content": words}])
+        async with http.post(CHAT, data=body, headers={"x-lmperf-tenant": "chat"}) as response:
+            assert response.status == 200
+            await response.read()
+
+    waiting = asyncio.create_task(ask("wait"))
+    await until(lambda: upstreams[0].requests)
+    await ask("a" * 2000)
+    await ask("fail")
+    release.set()
+    await waiting
+    assert [len(u.requests) for u in upstreams] == [2, 2], "the failed one was served by the other"
+    await ask("a" * 2000 + "next turn")
+    assert [len(u.requests) for u in upstreams] == [2, 3]
+
+
 async def test_an_embedded_server_that_is_killed_and_comes_back(bench):
     """Clients of the gateway notice nothing but the requests that were being answered; then both serve again."""
     servers = [EmulatorServer(EmulatorConfig(server_model=EIGHT)) for _ in range(2)]

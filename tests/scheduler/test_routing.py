@@ -221,3 +221,40 @@ def test_a_log_of_several_backends_replays():
         b'"backend":"b"',
     }
     assert replay(lines) > 100
+
+
+def test_a_retry_goes_elsewhere_and_leaves_every_other_prefix_where_it_was():
+    """A failure of one request says nothing of a backend's cache: others still return to it, also behind the retry."""
+    core = core_of({"a": Slots(), "b": Slots()}, slack=1_000)
+    assert arrive(core, 0, 10, blocks=(7,)) == "a"
+    assert arrive(core, 1, 1, blocks=(8,)) == "b"
+    (action,) = core.handle(DispatchFailed(1, 0, retryable=True, elsewhere=True))
+    assert (action.request.id, action.backend) == (0, "b"), "its prefix was at a, and a has less to do"
+    assert arrive(core, 2, 10, blocks=(9,)) == "a"
+    core.handle(Finished(2, 2, Status.OK, 10, 1))
+    assert arrive(core, 3, 1, blocks=(9,)) == "a", "not forgotten for the failure of another"
+    (action,) = core.handle(DispatchFailed(3, 0, retryable=True, elsewhere=True))
+    assert action.backend == "a"
+    (action,) = core.handle(DispatchFailed(4, 0, retryable=True))
+    assert action.backend == "a", "what was avoided once is avoided once"
+
+
+def test_a_retry_does_not_wait_for_another_backend():
+    """With room only where it failed, it goes there; nobody waits while a backend has room."""
+    core = core_of({"a": Slots(sequences=1), "b": Slots(sequences=1)})
+    assert [arrive(core, number, 10) for number in range(2)] == ["a", "b"]
+    (action,) = core.handle(DispatchFailed(1, 0, retryable=True, elsewhere=True))
+    assert (action.request.id, action.backend) == (0, "a")
+
+
+def test_a_retry_that_leaves_the_queue_leaves_nothing_behind():
+    """Cancelled while it waits: its number, used again, avoids nothing."""
+    core = core_of({"a": Slots(sequences=1), "b": Slots(sequences=1)})
+    assert [arrive(core, number, 10) for number in range(2)] == ["a", "b"]
+    core.handle(Arrived(1, request(2, "x", 0, 10)))
+    core.handle(BackendState(1, "a", up=False))
+    core.handle(DispatchFailed(2, 0, retryable=True, elsewhere=True))
+    core.handle(Cancelled(3, 0))
+    core.handle(Cancelled(3, 2))
+    core.handle(BackendState(4, "a", up=True))
+    assert arrive(core, 0, 10) == "a"
