@@ -3,7 +3,8 @@
 * ``max_queued``: a full queue refuses;
 * ``requests_per_s``, ``tokens_per_s`` (prompt plus estimated output): token buckets; the refusal says when to come back;
 * ``shed_out_of_contract``: the contract's bucket, charged at arrival with the estimated cost and corrected at the end,
-  is negative: work beyond the contracted share goes first;
+  is negative: work beyond the contracted share goes first. A contract that comes while requests wait is charged for them
+  at once, and neither charged nor corrected for those that run;
 * ``reject_late``: ``now + own backlog / own share of the service rate + own prefill > arrival + TTFT limit``.
 
 While no tenant has a limit nothing is counted: every request would be admitted whatever the counts.
@@ -66,6 +67,24 @@ def _bucket(rate: float, burst: float, present: TokenBucket | None) -> TokenBuck
     return TokenBucket(rate, burst)
 
 
+class _Admitted:
+    """A request that was let in. ``charged``: the contract's bucket that its estimated cost was taken from."""
+
+    __slots__ = ("account", "charged", "cost")
+
+    def __init__(self, account: _Account, cost: float) -> None:
+        self.account = account
+        self.cost = cost
+        self.charged: TokenBucket | None = None
+
+    def charge(self, now_ns: int) -> None:
+        """Take its cost from the contract of now, unless that was done."""
+        contract = self.account.contract
+        if contract is not None and contract is not self.charged:
+            contract.charge(self.cost, now_ns)
+            self.charged = contract
+
+
 class Admission:
     """Asked once per arrival; told about every change of the queue. ``limited``: whether that matters."""
 
@@ -74,11 +93,11 @@ class Admission:
         self._cost = cost
         self._prefill_rate = prefill_rate
         self._accounts: dict[str, _Account] = {}
-        self._admitted: dict[int, tuple[_Account, float]] = {}
+        self._admitted: dict[int, _Admitted] = {}
         self._rate = ServiceRate(_START_RATE)
-        self.set_tenants(tenants, ())
+        self.set_tenants(tenants, (), 0)
 
-    def set_tenants(self, tenants: Iterable[Tenant], queued: Iterable[Request]) -> None:
+    def set_tenants(self, tenants: Iterable[Tenant], queued: Iterable[Request], now_ns: int) -> None:
         """``queued``: what waits now; it stays admitted, and counts from now on if it did not yet."""
         accounts = {}
         for tenant in tenants:
@@ -94,12 +113,16 @@ class Admission:
             for request in queued:
                 if request.id not in self._admitted:
                     account = accounts[request.tenant]
-                    self._admit(account, request, self._cost.of(request.prompt_tokens, account.estimate.of(request)))
+                    cost = self._cost.of(request.prompt_tokens, account.estimate.of(request))
+                    self._admit(account, request, cost, now_ns)
+                else:
+                    self._admitted[request.id].charge(now_ns)
 
-    def _admit(self, account: _Account, request: Request, cost: float) -> None:
+    def _admit(self, account: _Account, request: Request, cost: float, now_ns: int) -> None:
         account.queued += 1
         account.queued_cost += cost
-        self._admitted[request.id] = (account, cost)
+        admitted = self._admitted[request.id] = _Admitted(account, cost)
+        admitted.charge(now_ns)
 
     def refusal(self, request: Request, now_ns: int) -> Reject | None:
         """None admits (and charges) the request. Raises nothing; an unknown tenant is a refusal too."""
@@ -124,9 +147,7 @@ class Admission:
             return Reject(request.id, RejectReason.RATE_LIMIT, account.requests.wait_ns(1, now_ns))
         if account.tokens is not None:
             account.tokens.charge(tokens, now_ns)
-        if account.contract is not None:
-            account.contract.charge(cost, now_ns)
-        self._admit(account, request, cost)
+        self._admit(account, request, cost, now_ns)
         return None
 
     def _is_late(self, account: _Account, request: Request, now_ns: int) -> bool:
@@ -142,29 +163,29 @@ class Admission:
         """A request was dispatched, or left the queue for good."""
         if request_id not in self._admitted:
             return
-        account, cost = self._admitted[request_id]
-        account.queued -= 1
-        account.queued_cost -= cost
+        admitted = self._admitted[request_id]
+        admitted.account.queued -= 1
+        admitted.account.queued_cost -= admitted.cost
         if dispatched:
-            self._rate.dispatched(cost)
+            self._rate.dispatched(admitted.cost)
 
     def requeued(self, request_id: int) -> None:
         if request_id not in self._admitted:
             return
-        account, cost = self._admitted[request_id]
-        account.queued += 1
-        account.queued_cost += cost
-        self._rate.dispatched(-cost)
+        admitted = self._admitted[request_id]
+        admitted.account.queued += 1
+        admitted.account.queued_cost += admitted.cost
+        self._rate.dispatched(-admitted.cost)
 
     def ended(self, request_id: int, prompt_tokens: int, output_tokens: int, now_ns: int) -> None:
         """The truth about a request that was admitted; corrects the contract's bucket and the estimate."""
         if request_id not in self._admitted:
             return
-        account, cost = self._admitted.pop(request_id)
-        if account.contract is not None:
-            account.contract.charge(self._cost.of(prompt_tokens, output_tokens) - cost, now_ns)
+        admitted = self._admitted.pop(request_id)
+        if admitted.charged is not None:
+            admitted.charged.charge(self._cost.of(prompt_tokens, output_tokens) - admitted.cost, now_ns)
         if output_tokens > 0:
-            account.estimate.learn(output_tokens)
+            admitted.account.estimate.learn(output_tokens)
 
     def observe(self, now_ns: int, *, backlogged: bool) -> None:
         """Keeps the learnt service rate up to date; asked only where something is limited."""

@@ -267,7 +267,7 @@ class Dispatcher:
             self._dropped_from_queue(request.id, event.now_ns)
             self._actions.append(Expire(request.id, RejectReason.UNKNOWN_TENANT))
         self.policy.set_tenants(event.tenants, event.now_ns)
-        self._admission.set_tenants(event.tenants, self.policy)
+        self._admission.set_tenants(event.tenants, self.policy, event.now_ns)
         self._router.set_tenants(event.tenants)
         self._tenants = {tenant.name: tenant for tenant in event.tenants}
 

@@ -114,7 +114,14 @@ class SloAware(FairQueueing[SloState]):
         return SloState(tenant, self._window_ns)
 
     def set_tenants(self, tenants: Sequence[Tenant], now_ns: int) -> None:
+        """A contract that comes while requests wait is charged for them, and not for those that run."""
+        contracts = {name: state.contract for name, state in self._states.items()}
         super().set_tenants(tenants, now_ns)
+        for name, state in self._states.items():
+            if state.contract is not contracts.get(name):
+                state.contract_charges.clear()
+                for request in state.queue:
+                    self._charge_contract(state, request, now_ns)
         self._total_weight = sum(state.weight for state in self._states.values())
 
     def _phi(self, state: SloState) -> float:
@@ -130,6 +137,9 @@ class SloAware(FairQueueing[SloState]):
         state = self._states[request.tenant]
         state.awaiting.add(request.arrival_ns, request.id)
         self._touched.add(state.name)
+        self._charge_contract(state, request, now_ns)
+
+    def _charge_contract(self, state: SloState, request: Request, now_ns: int) -> None:
         if state.contract is not None:
             cost = self._cost.of(request.prompt_tokens, state.estimate.of(request))
             state.contract.charge(cost, now_ns)

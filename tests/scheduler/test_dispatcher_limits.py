@@ -114,6 +114,38 @@ def test_a_limit_that_is_set_while_requests_wait_counts_them():
     assert _reason(core.handle(Arrived(0, request(5, "a")))) is RejectReason.QUEUE_FULL
 
 
+@pytest.mark.parametrize("counted", [False, True])
+def test_a_contract_that_comes_while_requests_wait_is_charged_for_them(counted):
+    """Burst 50, two of 30 units wait: the tenant is out of contract at once, until one of them turns out to be cheap.
+    Whether requests were counted before (some other tenant had a limit) makes no difference.
+    """
+    other = tenant("b", limits=QueueLimits(max_queued=9)) if counted else tenant("b")
+    promised = tenant("a", contract=Contract(rate=1e-3, burst=50.0), limits=QueueLimits(shed_out_of_contract=True))
+    core = dispatcher([tenant("a"), other], sequences=1)
+    core.handle(Arrived(0, request(0, "b")))
+    for number in (1, 2):
+        core.handle(Arrived(0, request(number, "a")))
+    core.handle(TenantsChanged(0, (promised, other)))
+    assert _reason(core.handle(Arrived(0, request(3, "a")))) is RejectReason.OUT_OF_CONTRACT
+    core.handle(Finished(0, 0, Status.OK, 10, 10))
+    core.handle(Finished(0, 1, Status.OK, 10, 1))
+    assert _reason(core.handle(Arrived(0, request(4, "a")))) is None, "18 units came back: -10 + 18"
+    assert _reason(core.handle(Arrived(0, request(5, "a")))) is RejectReason.OUT_OF_CONTRACT
+
+
+@pytest.mark.parametrize("counted", [False, True])
+def test_a_contract_that_comes_while_a_request_runs_has_nothing_to_do_with_it(counted):
+    """Neither its estimate nor its length: 210 units that began before the contract put nobody out of it."""
+    other = tenant("b", limits=QueueLimits(max_queued=9)) if counted else tenant("b")
+    promised = tenant("a", contract=Contract(rate=1e-3, burst=50.0), limits=QueueLimits(shed_out_of_contract=True))
+    core = dispatcher([tenant("a"), other], sequences=None)
+    core.handle(Arrived(0, request(0, "a")))
+    core.handle(TenantsChanged(0, (promised, other)))
+    core.handle(Finished(0, 0, Status.OK, 10, 100))
+    reasons = [_reason(core.handle(Arrived(0, request(number, "a")))) for number in (1, 2)]
+    assert reasons == [None, None]
+
+
 def test_reject_late_refuses_what_cannot_meet_its_limit():
     """now + own backlog / own service rate + own prefill > arrival + limit: refused at once, by tenant."""
     late = tenant("a", ttft_ms=1_000.0, limits=QueueLimits(reject_late=True))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from sched_support import MS, S, policy, request, tenant
 
 from scheduler.policies.build import POLICIES as REGISTRY
 from scheduler.policies.build import PolicyContext, PolicyError, build_policy
+from tenants.tenant import Contract
 
 
 def _serve(queue, number, name, cost=100, now_ns=0, output=10):
@@ -162,6 +165,32 @@ def test_a_flooder_earns_no_boost_and_its_victim_does():
     _observe(queue, "victim", 10, 950.0, 100, S)
     queue.peek(2 * S)
     assert _priorities(queue) == {"flood": 1.0, "victim": pytest.approx(0.1)}
+
+
+def test_a_contract_that_comes_while_requests_wait_is_charged_for_them():
+    """A flooder whose queued work is beyond its new contract is out of it: no boost; one within it earns the boost."""
+    for burst, priority in ((100.0, 1.0), (10_000.0, pytest.approx(0.1))):
+        tenants = [tenant("flood", ttft_ms=1_000.0), tenant("victim", ttft_ms=1_000.0)]
+        queue = policy("slo_aware", tenants)
+        _observe(queue, "flood", 30, 950.0, 0)
+        for number in range(100, 120):
+            queue.enqueue(request(number, "flood", S), S)
+        queue.set_tenants([replace(tenants[0], contract=Contract(rate=1e-3, burst=burst)), tenants[1]], S)
+        queue.peek(2 * S)
+        assert _priorities(queue)["flood"] == priority
+
+
+def test_a_contract_that_comes_while_a_request_runs_has_nothing_to_do_with_it():
+    """What was dispatched before it is not corrected on it: 10,000 tokens too many put nobody out of contract."""
+    tenants = [tenant("flood", ttft_ms=1_000.0), tenant("victim", ttft_ms=1_000.0)]
+    queue = policy("slo_aware", [replace(tenants[0], contract=Contract(rate=1.0, burst=50.0)), tenants[1]])
+    queue.enqueue(request(200, "flood", 0), 0)
+    queue.select(0)
+    queue.set_tenants([replace(tenants[0], contract=Contract(rate=1e-3, burst=5_000.0)), tenants[1]], 0)
+    queue.on_finish(200, 10, 10_000, S)
+    queue.enqueue(request(201, "flood", S), S)
+    queue.peek(4 * S)
+    assert _priorities(queue)["flood"] == pytest.approx(0.1), "its age alone speaks, and it is within its contract"
 
 
 def test_a_boost_is_a_weight():
