@@ -1,7 +1,8 @@
 """The gateway's routes: generation through the queue, its own health, metrics and administration, the rest proxied.
 
 Own paths, which hide an upstream's of the same name: ``/health`` (the process lives), ``/ready`` (it takes work: an upstream is
-up and it does not drain), ``/metrics``, ``/admin/...`` (404 unless an admin key is configured).
+up and it does not drain; a controller of slots that failed is told there too, and stops no work), ``/metrics``, ``/admin/...``
+(404 unless an admin key is configured).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from backends.gateway.ask import CHAT_PATH, COMPLETIONS_PATH, read_ask
 from backends.gateway.config import GatewayConfig
 from backends.gateway.gate import Change, Gate
 from backends.gateway.identity import TENANT_HEADER, bearer
-from backends.gateway.logs import event
+from backends.gateway.logs import event, where
 from backends.gateway.metrics import new_registry, render
 from backends.gateway.plain import proxy
 from backends.gateway.refusal import Reason, Refusal
@@ -64,7 +65,7 @@ class App:
         except ConnectionError:
             return web.Response(status=_CLIENT_CLOSED)
         except Exception as error:  # noqa: BLE001 (the last place where a fault of ours can be counted and answered)
-            event("internal_error", level=logging.ERROR, exception=type(error).__name__, at=_where(error))
+            event("internal_error", level=logging.ERROR, exception=type(error).__name__, at=where(error))
             return self._refuse(Refusal(500, Reason.INTERNAL, "the gateway failed on this request"))
 
     def _refuse(self, refusal: Refusal) -> web.Response:
@@ -153,7 +154,13 @@ class App:
     async def _ready(self, request: web.Request) -> web.Response:  # noqa: ARG002 (the framework's signature)
         gate = self._gate
         ready = not gate.draining and gate.upstreams.any_up()
-        state = {"ready": ready, "draining": gate.draining, "upstreams": gate.upstreams.states()}
+        state: dict[str, object] = {
+            "ready": ready,
+            "draining": gate.draining,
+            "upstreams": gate.upstreams.states(),
+        }
+        if gate.slots.controlled is not None:
+            state["slot_control"] = "running" if gate.slots.controlled else "failed"
         return _json(state, status=200 if ready else 503)
 
     async def _metrics(self, request: web.Request) -> web.Response:  # noqa: ARG002 (the framework's signature)
@@ -225,14 +232,6 @@ def _known_as(tenant: Tenant) -> Iterator[None]:
     except Refusal as refusal:
         refusal.tenant = tenant.name
         raise
-
-
-def _where(error: BaseException) -> str | None:
-    """Module and line of the innermost frame: enough to find a fault, nothing of what a client sent."""
-    frame = error.__traceback__
-    while frame is not None and frame.tb_next is not None:
-        frame = frame.tb_next
-    return None if frame is None else f"{frame.tb_frame.f_globals.get('__name__')}:{frame.tb_lineno}"
 
 
 def _json(value: object, status: int = 200) -> web.Response:

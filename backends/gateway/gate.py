@@ -173,6 +173,7 @@ class Gate:
             slots={name: slots.sequences for name, slots in self.driver.dispatcher.slots().items()},
             up=self.upstreams.states(),
             draining=self.draining,
+            controlled=self.slots.controlled,
         )
 
     def outstanding(self) -> dict[str, int]:

@@ -39,6 +39,14 @@ def event(name: str, *, level: int = logging.INFO, **fields: Field) -> None:
         log.log(level, name, extra={"fields": {key: value for key, value in fields.items() if value is not None}})
 
 
+def where(error: BaseException) -> str | None:
+    """Module and line of the innermost frame: enough to find a fault, nothing of what a client sent."""
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    return None if frame is None else f"{frame.tb_frame.f_globals.get('__name__')}:{frame.tb_lineno}"
+
+
 def to_stream(stream: IO[str], level: str) -> None:
     """Send the gateway's lines, and warnings of everything else, to ``stream``."""
     handler = logging.StreamHandler(stream)

@@ -59,13 +59,15 @@ class TenantCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gauges:
-    """The state at this moment; ``queued`` by tenant, the others by upstream. ``slots`` None: unlimited."""
+    """The state at this moment; ``queued`` by tenant, the others by upstream. ``slots`` None: unlimited.
+    ``controlled``: whether the controller of slots runs, None without one."""
 
     queued: Mapping[str, int]
     outstanding: Mapping[str, int]
     slots: Mapping[str, int | None]
     up: Mapping[str, bool]
     draining: bool
+    controlled: bool | None
 
 
 @dataclass(slots=True)
@@ -122,6 +124,8 @@ class _Collector:
         limited = _keyed({name: slots for name, slots in now.slots.items() if slots is not None})
         yield _gauge("slots", "Requests that may be outstanding; no series where unlimited.", ("upstream",), limited)
         yield _gauge("upstream_up", "1 when the upstream answers.", ("upstream",), _keyed(now.up))
+        if now.controlled is not None:
+            yield _gauge("slot_control_up", "0 when what moves the slots failed.", (), {(): now.controlled})
         yield _gauge("draining", "1 while the gateway ends what it accepted.", (), {(): now.draining})
 
     def _tenants(self) -> Iterator[Metric]:

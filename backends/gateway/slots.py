@@ -2,6 +2,9 @@
 
 A reload that changes tenants or the policy leaves D where the controller had it; one that changes the rule goes on from
 there; one that changes an upstream's slots starts from what it states.
+
+A controller that raises is told of at once (log, readiness, metrics) and stops there: D stays as it is, requests are served
+on. The next reload starts it anew.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from functools import partial
 import msgspec
 
 from backends.gateway.config import ConfigError, GatewayConfig
-from backends.gateway.logs import event
+from backends.gateway.logs import event, where
 from backends.gateway.upstreams import Upstreams
 from backends.protocol import BackendError, Clock
 from backends.slot_loop import SlotLoop
@@ -36,6 +39,12 @@ class GatewaySlots:
         self._clock: Clock | None = None
         self._task: asyncio.Task[None] | None = None
         self._unread: set[str] = set()
+        self._failed = False
+
+    @property
+    def controlled(self) -> bool | None:
+        """Whether the controller runs; None when the slots are as configured. False from the moment it failed."""
+        return None if self._control is None else not self._failed
 
     @property
     def starting(self) -> dict[str, Slots]:
@@ -59,8 +68,13 @@ class GatewaySlots:
         self._begin()
 
     def observe(self, outcome: Outcome) -> None:
-        if self._control is not None:
+        if self._control is None or self._failed:
+            return
+        try:
             self._control.observe(outcome)
+        except Exception as error:  # noqa: BLE001 (a fault of the controller is none of the request that it was told of)
+            self._broke(error)
+            self._end()
 
     def change(self, config: GatewayConfig) -> list[str]:
         """Follow another configuration (one that was checked); what changed, in words."""
@@ -69,7 +83,7 @@ class GatewaySlots:
         assert driver is not None, "changes come to a gateway that runs"
         stated = _stated(config)
         changed = [f"slots of {name}" for name, slots in stated.items() if slots != _stated(old)[name]]
-        if config.auto != old.auto:
+        if config.auto != old.auto or self._failed:
             changed.append("auto slots")
         if not changed:
             if self._control is not None:
@@ -80,6 +94,7 @@ class GatewaySlots:
             if changed == ["auto slots"]:
                 kept = self._control.slots
                 stated = stated if config.auto is None else dict(kept)
+        self._failed = False
         self._control = _control(config, stated, driver.at())
         for name, slots in (stated if self._control is None else self._control.slots).items():
             driver.set_slots(name, slots.sequences, slots.prefill_tokens)
@@ -92,7 +107,7 @@ class GatewaySlots:
         if self._config.auto is None or self._control is None:
             return None
         last = {name: self._control.sequences(name) for name in self._control.slots}
-        return {"rule": msgspec.to_builtins(self._config.auto), "now": last}
+        return {"rule": msgspec.to_builtins(self._config.auto), "now": last, "failed": self._failed}
 
     async def close(self) -> None:
         task = self._task
@@ -108,7 +123,15 @@ class GatewaySlots:
             raise RuntimeError("the gateway's slots were not started")
         looks = {server.name: partial(self._look, upstreams, server.name) for server in upstreams}
         self._task = asyncio.create_task(SlotLoop(driver, self._control, clock, looks).run())
-        self._task.add_done_callback(_told)
+        self._task.add_done_callback(self._over)
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None and task is self._task:
+            self._broke(error)
+
+    def _broke(self, error: BaseException) -> None:
+        self._failed = True
+        event("slot_control_failed", level=logging.ERROR, exception=type(error).__name__, at=where(error))
 
     def _end(self) -> None:
         if self._task is not None:
@@ -133,8 +156,3 @@ def _stated(config: GatewayConfig) -> dict[str, Slots]:
 
 def _control(config: GatewayConfig, slots: dict[str, Slots], now_ns: int) -> SlotControl | None:
     return None if config.auto is None else control_of(config.auto, config.tenants, slots, now_ns)
-
-
-def _told(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        event("internal_error", level=logging.ERROR, exception=type(error).__name__, at="slots")

@@ -171,7 +171,7 @@ async def _run_alone(
                 lengths = LengthCheck(failures)
                 ticker = asyncio.create_task(_tick(measured, run, recorder, clock, progress, source.expected_requests))
                 try:
-                    async with beside:
+                    async with beside.running(run.fail):
                         end = await run.run(lengths)
                 finally:
                     ticker.cancel()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Self
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
 
 from backends.failover import Failover
 from backends.protocol import Clock
@@ -18,6 +19,7 @@ from scheduler.request import Outcome
 from scheduler.slot_control import SlotMove
 
 OnOutcome = Callable[[Outcome], None]
+OnFault = Callable[[BaseException], None]
 
 
 async def check_waiting_counts(plan: Plan, target: Target) -> None:
@@ -28,8 +30,8 @@ async def check_waiting_counts(plan: Plan, target: Target) -> None:
 
 
 class BesideTheQueue:
-    """``async with`` it while the run's clock runs; then ``moves`` and ``notes`` tell what it did. ``failover`` is None
-    with a single server."""
+    """``async with running(...)`` while the run's clock runs; then ``moves`` and ``notes`` tell what it did. ``failover`` is
+    None with a single server."""
 
     def __init__(self, plan: Plan, target: Target, driver: LiveDriver, clock: Clock) -> None:
         control = control_of_plan(plan)
@@ -39,7 +41,6 @@ class BesideTheQueue:
         if len(target.backends) > 1:
             probes = {name: backend.answers for name, backend in target.backends.items()}
             self.failover = Failover(driver, probes)
-        self._tasks: list[asyncio.Task[None]] = []
 
     def watching(self, on_outcome: OnOutcome) -> OnOutcome:
         """``on_outcome``, seen by the controller too."""
@@ -63,13 +64,24 @@ class BesideTheQueue:
         parts = (self._loop, self.failover)
         return [note for part in parts if part is not None for note in part.notes()]
 
-    async def __aenter__(self) -> Self:
-        self._tasks = [asyncio.create_task(part.run()) for part in (self._loop, self.failover) if part is not None]
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        for task in self._tasks:
-            task.cancel()
-        for ended in await asyncio.gather(*self._tasks, return_exceptions=True):
+    @asynccontextmanager
+    async def running(self, on_fault: OnFault) -> AsyncIterator[None]:
+        """``on_fault`` is called at once when a part breaks: without it the run would go on as another one than was asked
+        for. Raises what it broke with."""
+        tasks = [asyncio.create_task(part.run()) for part in (self._loop, self.failover) if part is not None]
+        for task in tasks:
+            task.add_done_callback(partial(_tell, on_fault))
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            ends = await asyncio.gather(*tasks, return_exceptions=True)
+        for ended in ends:
             if isinstance(ended, Exception):
                 raise ended
+
+
+def _tell(on_fault: OnFault, task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        on_fault(error)

@@ -81,7 +81,7 @@ class LiveRun:
         self._ahead = ahead or LookAhead(source.absolute(), calls.make)
         self._pacer = pacer or Pacer(clock)
         self._pacer.most = num_prompts
-        self._settling = Settling(self._fail)
+        self._settling = Settling(self.fail)
         self._failover = failover
         self._tasks: set[asyncio.Task[None]] = set()
         self._users: list[Request] | None = None
@@ -169,13 +169,14 @@ class LiveRun:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._fail(error)
+            self.fail(error)
         self._close_when_nothing_can_follow()
 
-    def _fail(self, error: BaseException) -> None:
-        """A part of lmperf broke: the run ends with what it raised."""
+    def fail(self, error: BaseException) -> None:
+        """A part of lmperf broke: the run ends now, with what it raised."""
         self._failure = self._failure or error
         self._pacer.stop()
+        self._drain_over.set()
 
     def _close_when_nothing_can_follow(self) -> None:
         if not self._tasks:

@@ -21,6 +21,7 @@ from scheduler.request import Outcome, Request, Status
 from scheduler.routing import Affinity, Routing
 from scheduler.server_model.spec import ServerLimits, ServerModelSpec, StepLaw
 from scheduler.slots import Slots
+from scheduler.waiting_slots import WaitingSlots
 from tenants.slo import Slo
 from tenants.tenant import Tenant
 
@@ -94,7 +95,11 @@ async def test_slots_by_waiting_come_down_to_what_the_engine_runs(bench):
     now = gateway.slot_moves[-1].sequences
     assert 8 <= now <= 10
     assert f'lmperf_gateway_slots{{upstream="u1"}} {float(now)}' in shown
-    assert status["auto_slots"] == {"rule": {"follows": "waiting", "least": 1, "most": 1024}, "now": {"u1": now}}
+    assert status["auto_slots"] == {
+        "rule": {"follows": "waiting", "least": 1, "most": 1024},
+        "now": {"u1": now},
+        "failed": False,
+    }
     assert status["dispatcher"]["backends"]["u1"]["slots"]["sequences"] == now
 
 
@@ -145,6 +150,53 @@ async def test_new_limits_of_a_reload_steer(bench):
     for _ in range(10):
         gate.slots.observe(slow(gate.clock()))
     await until(lambda: gateway.slot_moves[-1].sequences == 92)
+
+
+@pytest.mark.parametrize("breaks", ["decide", "observe"])
+async def test_a_controller_that_fails_is_told_of_at_once_and_stops_no_request(bench, monkeypatch, caplog, breaks):
+    """In the log, the readiness page, the metrics and the status, while the gateway serves on with the slots as they were;
+    a reload starts it anew.
+    """
+
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("private words")
+
+    upstream = await bench.upstream(metrics(0))
+    gateway = await bench.gateway(
+        upstream.url,
+        slots=Slots(sequences=16),
+        auto=usual_rule(Follows.WAITING),
+        admin_key="${env:ADMIN}",
+        resolve={"${env:ADMIN}": "k"}.__getitem__,
+    )
+    http = await bench.http(gateway.url)
+
+    async def ask() -> int:
+        async with http.post(CHAT, data=chat_body(), headers={"x-lmperf-tenant": "chat"}) as response:
+            await response.read()
+            return response.status
+
+    async def told() -> tuple[int, str, bool, bool]:
+        async with http.get("/ready") as ready, http.get("/metrics") as shown:
+            page, text_of = await ready.json(), await shown.text()
+        async with http.get("/admin/status", headers={"Authorization": "Bearer k"}) as response:
+            failed = (await response.json())["auto_slots"]["failed"]
+        return ready.status, page["slot_control"], "lmperf_gateway_slot_control_up 1.0" in text_of, failed
+
+    assert await told() == (200, "running", True, False)
+    with monkeypatch.context() as patched:
+        patched.setattr(WaitingSlots, breaks, broken)
+        assert await ask() == 200
+        await until(lambda: gateway.gate.slots.controlled is False)
+        assert await ask() == 200
+    assert await told() == (200, "failed", False, True)
+    (line,) = [record for record in caplog.records if record.getMessage() == "slot_control_failed"]
+    assert line.fields == {"exception": "ZeroDivisionError", "at": f"{__name__}:{broken.__code__.co_firstlineno + 1}"}
+    assert gateway.gate.driver.dispatcher.slots() == {"u1": Slots(sequences=16)}
+    gate = gateway.gate
+    assert gate.change(gate.config) == ["auto slots"]
+    assert await told() == (200, "running", True, False)
+    assert len(bench.outcomes) == 2
 
 
 def test_slots_by_tpot_need_a_promise_and_counts():
