@@ -19,10 +19,11 @@ import msgspec
 import uvloop
 
 from backends.emulator.cli import port_number
-from backends.gateway.config import ConfigError, GatewayConfig, GatewayLimits, Resolve, Upstream, resolve_env
+from backends.gateway.config import ConfigError, GatewayConfig, GatewayLimits, Resolve, Upstream
 from backends.gateway.gate import OnOutcome
 from backends.gateway.logs import to_stream
 from backends.gateway.server import GatewayServer
+from backends.reference import REFERENCE, RIGHT, resolve_references
 from backends.usage import UsageParser
 from backends.wire.options import WireOptions
 from scheduler.auto_rule import AutoRule, Follows, usual_rule
@@ -54,14 +55,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--upstream", action="append", default=[], metavar="[NAME=]URL", help="a server to put requests to; repeatable"
     )
-    parser.add_argument("--upstream-key", metavar="REF", help="key for the upstreams, as ${env:NAME}")
+    parser.add_argument("--upstream-key", metavar="REF", help=f"key for the upstreams, as {RIGHT}")
     parser.add_argument("--health-path", metavar="PATH", help="what is asked of an upstream (default: /health)")
     parser.add_argument("--insecure", action="store_true", help="accept any certificate of an upstream")
     parser.add_argument(
         "--tenant", action="append", default=[], metavar="NAME[=WEIGHT]", help="a tenant, or its weight; repeatable"
     )
     parser.add_argument(
-        "--tenant-key", action="append", default=[], metavar="NAME=REF", help="a tenant's API key, as ${env:NAME}"
+        "--tenant-key", action="append", default=[], metavar="NAME=REF", help=f"a tenant's API key, as {RIGHT}"
     )
     parser.add_argument("--default-tenant", metavar="NAME", help="who asks when neither key nor header tells")
     parser.add_argument("--policy", metavar="NAME", help="queue policy (default: fifo)")
@@ -84,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=[affinity.value for affinity in Affinity],
         help="prefix: a prompt goes where its first kilobyte went last, while that upstream has room",
     )
-    parser.add_argument("--admin-key", metavar="REF", help="opens /admin to this key, as ${env:NAME} (default: closed)")
+    parser.add_argument("--admin-key", metavar="REF", help=f"opens /admin to this key, as {RIGHT} (default: closed)")
     for flag, (_, kind, text) in _LIMITS.items():
         parser.add_argument(flag, type=kind, default=None, metavar="N", help=text)
     parser.add_argument("--no-fold", action="store_true", help="do not ask upstreams to stream what clients do not")
@@ -186,10 +187,8 @@ def _tenants(args: argparse.Namespace, base: Sequence[Tenant]) -> tuple[Tenant, 
         name, equals, reference = text.partition("=")
         if not equals or name not in found:
             raise ConfigError(f"--tenant-key {name}: no tenant of this name; right would be NAME=${{env:VARIABLE}}")
-        if not reference.startswith("${env:"):
-            raise ConfigError(
-                f"--tenant-key {name}: a key on a command line can be seen by others; give ${{env:VARIABLE}}"
-            )
+        if REFERENCE.fullmatch(reference) is None:
+            raise ConfigError(f"--tenant-key {name}: a key on a command line can be seen by others; give {RIGHT}")
         known = found[name]
         found[name] = replace(known, identity=replace(known.identity, api_key=reference))
     return tuple(found.values())
@@ -209,7 +208,7 @@ def run_from_args(
     args: argparse.Namespace,
     *,
     load_base: LoadBase | None = None,
-    resolve: Resolve = resolve_env,
+    resolve: Resolve = resolve_references,
     on_outcome: OnOutcome | None = None,
     on_start: Callable[[GatewayServer], object] | None = None,
 ) -> int:

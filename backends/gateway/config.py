@@ -1,16 +1,15 @@
 """What a gateway is started with, and what it may be told anew while it runs.
 
-Keys are references (``${env:NAME}``) here and everywhere but in :mod:`backends.gateway.identity` and on the wire; a
+Keys are references (:mod:`backends.reference`) here and everywhere but in :mod:`backends.gateway.identity` and on the wire; a
 ``Resolve`` callable turns one into its value.
 """
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from backends.reference import RIGHT, is_only_reference
 from backends.wire.options import WireOptions
 from backends.wire.url import parse_stated_url
 from scheduler.auto_rule import AutoRule, Follows
@@ -23,19 +22,9 @@ from tenants.tenant import Tenant
 Resolve = Callable[[str], str]
 """A reference's value. Raises ConfigError (or another ValueError) that names the reference, never a value."""
 
-_REFERENCE = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
-
 
 class ConfigError(ValueError):
     """A configuration that cannot be used; the message says what, where and what would be right."""
-
-
-def resolve_env(text: str) -> str:
-    """``text`` with every ``${env:NAME}`` replaced by that environment variable."""
-    for name in _REFERENCE.findall(text):
-        if not os.environ.get(name):
-            raise ConfigError(f"the environment variable {name} is not set; export {name}=... first")
-    return _REFERENCE.sub(lambda match: os.environ[match[1]], text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,10 +128,10 @@ class GatewayConfig:
         keys += [(f"the key of upstream {upstream.name!r}", upstream.api_key) for upstream in self.upstreams]
         keys += [(f"the key of tenant {tenant.name!r}", tenant.identity.api_key) for tenant in self.tenants]
         for whose, key in keys:
-            if key is not None and (not _REFERENCE.search(key) or _REFERENCE.sub("", key).strip()):
+            if key is not None and not is_only_reference(key):
                 raise ConfigError(
-                    f"{whose} is written out, where others can read it; put it into an environment variable and give "
-                    "${env:VARIABLE}"
+                    f"{whose} is written out, where others can read it; put it into an environment variable or a file and "
+                    f"give {RIGHT}"
                 )
 
     def _check_auto(self, rule: AutoRule) -> None:

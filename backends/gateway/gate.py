@@ -24,7 +24,7 @@ from backends.gateway.identity import Identities, Secret
 from backends.gateway.logs import event
 from backends.gateway.metrics import GatewayMetrics, Gauges
 from backends.gateway.slots import GatewaySlots
-from backends.gateway.upstreams import Upstreams
+from backends.gateway.upstreams import Upstreams, upstream_keys
 from scheduler.dispatcher import Dispatcher, DispatcherConfig
 from scheduler.drivers.live import LiveDriver
 from scheduler.events import PolicyChanged, TenantsChanged
@@ -152,9 +152,11 @@ class Gate:
         build_policy(config.policy, config.options, PolicyContext(cost=config.cost, prefill_rate=config.prefill_rate))
         identities = Identities(config.tenants, config.default_tenant, self._resolve)
         admin = _admin(config, self._resolve)
+        keys = upstream_keys(config, self._resolve)
 
         changed: list[str] = []
         self.config, self.identities, self.admin = config, identities, admin
+        self.upstreams.set_keys(keys)
         self.tenants = {tenant.name: tenant for tenant in config.tenants}
         if config.tenants != old.tenants:
             self.driver.reconfigure(TenantsChanged(self.driver.at(), config.tenants))

@@ -14,10 +14,11 @@ from typing import Self
 from aiohttp import web
 
 from backends.gateway.app import App
-from backends.gateway.config import GatewayConfig, Resolve, resolve_env
+from backends.gateway.config import GatewayConfig, Resolve
 from backends.gateway.gate import Change, Gate, OnOutcome
 from backends.gateway.logs import event
 from backends.gateway.metrics import GatewayMetrics
+from backends.reference import resolve_references
 from scheduler.slot_control import SlotMove
 
 _KEEP_ALIVE_S = 75.0
@@ -36,7 +37,7 @@ class GatewayServer:
         self,
         config: GatewayConfig,
         *,
-        resolve: Resolve = resolve_env,
+        resolve: Resolve = resolve_references,
         on_outcome: OnOutcome | None = None,
         reload: Callable[[], GatewayConfig] | None = None,
     ) -> None:

@@ -78,11 +78,15 @@ class Server:
         self.base = parse_base_url(config.url)
         self.up = True
         self.timeouts = 0
-        self._authorization = None if key is None else f"Bearer {key}"
+        self.set_key(key)
         self._wire = wire
         self._clock = clock
         self._dialer = Dialer(wire, clock)
         self._pool = Pool(self.base.origin, self._dialer, wire.max_connections)
+
+    def set_key(self, key: str | None) -> None:
+        """What goes upstream in place of the client's key; None: the client's own."""
+        self._authorization = None if key is None else f"Bearer {key}"
 
     def headers(self, client: CIMultiDictProxy[str], tenant: str | None, *, keep_authorization: bool) -> dict[str, str]:
         """What goes upstream of the client's headers: no hop-by-hop ones, and the client's key only if it is not ours
@@ -134,6 +138,11 @@ class Server:
         await self._pool.close()
 
 
+def upstream_keys(config: GatewayConfig, resolve: Resolve) -> dict[str, str | None]:
+    """Each upstream's key, None for one without. Raises what ``resolve`` raises."""
+    return {u.name: None if u.api_key is None else resolve(u.api_key) for u in config.upstreams}
+
+
 class Upstreams:
     """All of them. ``on_state(name, up)`` is called when one goes down or comes up."""
 
@@ -142,11 +151,9 @@ class Upstreams:
     ) -> None:
         self._config = config
         self._on_state = on_state
+        keys = upstream_keys(config, resolve)
         self._servers = {
-            upstream.name: Server(
-                upstream, None if upstream.api_key is None else resolve(upstream.api_key), config.wire, clock
-            )
-            for upstream in config.upstreams
+            upstream.name: Server(upstream, keys[upstream.name], config.wire, clock) for upstream in config.upstreams
         }
         secure = any(server.base.origin.scheme == "https" for server in self._servers.values())
         tls = tls_context(insecure=config.wire.insecure, ca_file=config.wire.ca_file) if secure else True
@@ -164,6 +171,11 @@ class Upstreams:
 
     def __iter__(self) -> Iterator[Server]:
         return iter(self._servers.values())
+
+    def set_keys(self, keys: Mapping[str, str | None]) -> None:
+        """Keys that were read anew, by upstream."""
+        for name, key in keys.items():
+            self._servers[name].set_key(key)
 
     def any_up(self, *, but: Server | None = None) -> bool:
         return any(server.up for server in self._servers.values() if server is not but)

@@ -8,12 +8,12 @@ import time
 
 from backends.probe import wait_ready
 from backends.protocol import BackendError
+from backends.reference import SecretError, resolve_references
 from backends.wire.options import WireOptions
 from backends.wire.url import parse_stated_url
 from lmperf.console import results_console
 from lmperf.exit_codes import ExitCode, worst
 from lmperf.scenario.faults import ScenarioError
-from lmperf.scenario.secrets import REFERENCE
 from lmperf.wiring.doctor import Check, State, checks_of, look
 
 _SERVER_WAIT_S = 3.0
@@ -96,12 +96,8 @@ def _server(args: argparse.Namespace) -> Check:
 
 
 def _key(text: str | None) -> str | None:
-    """``${env:NAME}``, or a key as it is."""
-    if text is None:
-        return None
-    from backends.gateway.config import ConfigError, resolve_env  # noqa: PLC0415 (only with the flag)
-
+    """A reference, or a key as it is."""
     try:
-        return resolve_env(text) if REFERENCE.search(text) else text
-    except ConfigError as error:
+        return None if text is None else resolve_references(text)
+    except SecretError as error:
         raise ScenarioError.single("<flags>", f"--api-key: {error}") from error

@@ -14,8 +14,9 @@ from pathlib import Path
 import msgspec
 
 from backends.gateway.cli import add_arguments, run_from_args
-from backends.gateway.config import GatewayConfig, Upstream, resolve_env
+from backends.gateway.config import ConfigError, GatewayConfig, Upstream
 from backends.gateway.server import GatewayServer
+from backends.reference import resolve_references
 from lmperf.catalog import find_scenario
 from lmperf.cli.parser import Parser
 from lmperf.exit_codes import ExitCode
@@ -55,16 +56,22 @@ def main(argv: Sequence[str]) -> int:
 
 def _serve(args: argparse.Namespace) -> int:
     load_base = None
-    resolve_reference = resolve_env
+    resolve_reference = resolve_references
     if args.scenario is not None:
-        scenario = _scenario(args)
-        resolve_reference = scenario.secrets.resolve
+        scenarios = [_scenario(args)]
 
         def load_base() -> GatewayConfig:
             try:
-                return config_of(_scenario(args))
+                scenarios[:] = [_scenario(args)]
+                return config_of(scenarios[0])
             except ScenarioError as error:
-                raise ValueError(str(error)) from error
+                raise ConfigError(str(error)) from error
+
+        def resolve_reference(text: str) -> str:
+            try:
+                return scenarios[0].secrets.resolve(text)
+            except ScenarioError as error:
+                raise ConfigError(str(error)) from error
 
     if args.trace is None:
         return run_from_args(args, load_base=load_base, resolve=resolve_reference)

@@ -113,7 +113,9 @@ def _run(parser: argparse.ArgumentParser) -> None:
         "--endpoint", choices=("auto", "chat", "completions"), help="default: chat when the server has it"
     )
     target.add_argument(
-        "--api-key", metavar="KEY", help="bearer key; better: '${env:NAME}', which is never written anywhere"
+        "--api-key",
+        metavar="KEY",
+        help="bearer key; better: '${env:NAME}' or '${file:PATH}', which are never written anywhere",
     )
     target.add_argument(
         "--header", action="append", default=[], metavar="NAME=VALUE", help="HTTP header (may be repeated)"
@@ -317,7 +319,7 @@ def _doctor(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("scenario", nargs="?", metavar="SCENARIO", help="scenario file, or a built-in scenario")
     _set_flag(parser)
     parser.add_argument("--model", metavar="URL", help="the server, as host:port or URL; in place of the scenario's")
-    parser.add_argument("--api-key", metavar="KEY", help="bearer key; better: '${env:NAME}'")
+    parser.add_argument("--api-key", metavar="KEY", help="bearer key; better: '${env:NAME}' or '${file:PATH}'")
     parser.add_argument("--insecure", action="store_true", help="accept any TLS certificate")
     parser.add_argument(
         "--concurrency", type=int, metavar="N", help="connections that a run will have (default: the scenario's, or 64)"

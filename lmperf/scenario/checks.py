@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from backends.reference import REFERENCE
 from backends.wire.url import parse_stated_url
 from lmperf.scenario.faults import Fault, Path, one_of
 from lmperf.scenario.model import Growth
-from lmperf.scenario.secrets import REFERENCE
 from lmperf.scenario.server_model import BackendModel, PolicyModel, ServerLimitsModel, SlotsModel
 from lmperf.scenario.tenant_model import SloModel
 from lmperf.scenario.trace_checks import trace_faults

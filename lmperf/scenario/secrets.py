@@ -1,22 +1,25 @@
-"""Secrets are references, ``${env:NAME}``, everywhere but on the wire.
+"""Secrets are references, ``${env:NAME}`` or ``${file:PATH}``, everywhere but on the wire.
 
 A secret that was written out (in a file, or with ``--set``) works, but only once: on reading it moves into
 :class:`Secrets`, which prints nothing of it, and a reference takes its place. So nothing that is made of a scenario
 afterwards (plan, resolved file, event log, message) can hold its value.
+
+A relative file is taken from the scenario's folder (of the command line: the current one), a file is read once.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from backends.reference import REFERENCE, SecretError, value_of, with_absolute_files
 from lmperf.scenario.document import Document, lookup
 from lmperf.scenario.faults import Fault, Path, ScenarioError
 
 REDACTED = "***"
-REFERENCE = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
 _SECRET_HEADER = re.compile(
     r"auth|key|tok|secret|passw|cookie|credential|subscription|session|signature", re.IGNORECASE
 )
@@ -57,6 +60,7 @@ class Secrets:
         self.written_out = tuple(written_out)
         self._literals = dict(literals)
         self._environ = os.environ if environ is None else environ
+        self._files: dict[str, str] = {}
 
     def __repr__(self) -> str:
         return f"Secrets({len(self._literals)} written out)"
@@ -66,40 +70,56 @@ class Secrets:
 
     def resolve(self, text: str) -> str:
         """``text`` with every reference replaced by its value. Raises ScenarioError, at the line of the reference, when
-        a variable is not set.
+        a variable is not set or a file holds no value.
         """
-        missing = [name for name in REFERENCE.findall(text) if self._value(name) is None]
-        if missing:
-            used_at = [p for p, used in _texts(self._document.data) if set(missing) & set(REFERENCE.findall(used))]
-            raise ScenarioError(self._missing(path, missing) for path in used_at or [()])
-        return REFERENCE.sub(lambda match: self._value(match[1]) or "", text)
+        for referred in REFERENCE.findall(text):
+            try:
+                self._value(referred)
+            except SecretError as error:
+                used_at = [p for p, used in _texts(self._document.data) if referred in REFERENCE.findall(used)]
+                raise ScenarioError(
+                    self._document.fault(path, error.problem, error.remedy) for path in used_at or [()]
+                ) from error
+        return REFERENCE.sub(lambda match: self._value(match[1]), text)
 
     def missing(self) -> list[Fault]:
-        """Every reference of the scenario whose variable is not set."""
+        """Every place of the scenario with a reference that stands for nothing."""
         faults = []
         for path, text in _texts(self._document.data):
-            names = [name for name in REFERENCE.findall(text) if self._value(name) is None]
-            if names:
-                faults.append(self._missing(path, names))
+            try:
+                for referred in REFERENCE.findall(text):
+                    self._value(referred)
+            except SecretError as error:
+                faults.append(self._document.fault(path, error.problem, error.remedy))
         return faults
 
     def variables(self) -> list[str]:
         """The names of all environment variables that the scenario refers to, those of written-out secrets included."""
-        return sorted({name for _, used in _texts(self._document.data) for name in REFERENCE.findall(used)})
+        return sorted(referred.removeprefix("env:") for referred in self._referred() if referred.startswith("env:"))
 
     def redact(self, text: str) -> str:
         """``text`` without any value that a reference of the scenario stands for."""
-        values = {value for name in self.variables() if (value := self._value(name))}
-        for value in sorted(values, key=len, reverse=True):
+        values = set()
+        for referred in self._referred():
+            with contextlib.suppress(SecretError):  # what cannot be read was sent nowhere
+                values.add(self._value(referred))
+        for value in sorted(filter(None, values), key=len, reverse=True):
             text = text.replace(value, REDACTED)
         return text
 
-    def _value(self, name: str) -> str | None:
-        return self._literals.get(name, self._environ.get(name))
+    def _referred(self) -> set[str]:
+        return {referred for _, used in _texts(self._document.data) for referred in REFERENCE.findall(used)}
 
-    def _missing(self, path: Path, names: Sequence[str]) -> Fault:
-        one = names[0]
-        return self._document.fault(path, f"the environment variable {one} is not set", f"export {one}=... first")
+    def _value(self, referred: str) -> str:
+        literal = self._literals.get(referred.removeprefix("env:"))
+        if literal is not None:
+            return literal
+        if referred not in self._files:
+            value = value_of(referred, self._environ)
+            if not referred.startswith("file:"):
+                return value
+            self._files[referred] = value
+        return self._files[referred]
 
 
 def take_secrets(document: Document) -> tuple[Document, Secrets, list[Fault], list[Fault]]:
@@ -111,7 +131,10 @@ def take_secrets(document: Document) -> tuple[Document, Secrets, list[Fault], li
     for path, text in list(_texts(data)):
         rest = REFERENCE.sub("", text)
         if "${" in rest:
-            faults.append(document.fault(path, "holds `${`, but not a reference", "write `${env:NAME}`"))
+            remedy = "write `${env:NAME}` or `${file:PATH}`"
+            faults.append(document.fault(path, "holds `${`, but not a reference", remedy))
+        if rest != text:
+            lookup(data, path[:-1])[path[-1]] = with_absolute_files(text, document.folder_of(path))
         if not is_secret(path) or not _is_literal(text):
             continue
         name = _variable(path, taken=literals)

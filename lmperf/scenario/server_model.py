@@ -120,7 +120,9 @@ class BackendModel(Part):
         description="Folder of a local tokenizer, for prompts of exact length. Default: the server's own, else a "
         "measured ratio of characters to tokens.",
     )
-    api_key: str | None = Field(None, description="Bearer key of every tenant, as a reference: `${env:NAME}`.")
+    api_key: str | None = Field(
+        None, description="Bearer key of every tenant, as a reference: `${env:NAME}` or `${file:PATH}`."
+    )
     headers: dict[str, str] = Field(default_factory=dict, description="HTTP headers of every tenant.")
     extra_body: dict[str, object] = Field(
         default_factory=dict, description="Further keys of every request's JSON body."

@@ -138,10 +138,12 @@ class TenantModel(Part):
     contract: ContractModel | None = Field(None, description="How much the tenant was promised.")
     limits: QueueLimitsModel = Field(default_factory=QueueLimitsModel, description="What admission allows the tenant.")
     timeouts: TimeoutsModel | None = Field(None, description="Time-outs that differ from the backend's.")
-    api_key: str | None = Field(None, description="Bearer key, as a reference: `${env:NAME}`. Overrides the backend's.")
+    api_key: str | None = Field(
+        None, description="Bearer key: `${env:NAME}` or `${file:PATH}`. Overrides the backend's."
+    )
     headers: dict[str, str] = Field(
         default_factory=dict,
-        description="HTTP headers; values may hold `${env:NAME}`. `x-lmperf-tenant: <name>` is sent unless given here.",
+        description="HTTP headers; values may hold references. `x-lmperf-tenant: <name>` is sent unless given here.",
     )
     model: str | None = Field(None, description="Model or adapter to ask for. Overrides the backend's.")
     base_url: str | None = Field(None, description="The tenant's own server. Overrides the backend's.")

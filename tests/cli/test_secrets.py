@@ -23,6 +23,8 @@ GIVEN = {
     "literal": (("--api-key", KEY), {}),
     "equals": ((f"--api-key={KEY}",), {}),
     "reference": (("--api-key", "${env:LMPERF_TEST_KEY}"), {"LMPERF_TEST_KEY": KEY}),
+    "file": (("--api-key", "${file:../server.key}"), {}),
+    "header file": (("--header", "Authorization=Bearer ${file:../server.key}"), {}),
     "header": (("--header", f"Authorization=Bearer {KEY}"), {}),
     "header with a colon": (("--header", f"Authorization: Bearer {KEY}"), {}),
     "header reference": (("--header", "Authorization=Bearer ${env:LMPERF_TEST_KEY}"), {"LMPERF_TEST_KEY": KEY}),
@@ -41,6 +43,9 @@ def holds(data: bytes) -> bool:
 @pytest.mark.parametrize(("flags", "env"), GIVEN.values(), ids=GIVEN.keys())
 def test_a_key_is_received_and_written_nowhere(keyed, tmp_path, flags, env):
     """The server answered every request; the key is in no file, nor in what was printed."""
+    (tmp_path / "server.key").write_text(f"{KEY}\n")
+    tmp_path = tmp_path / "here"
+    tmp_path.mkdir()
     done = invoke("run", "--model", keyed, "--output-dir", "r", *flags, *SMALL, cwd=tmp_path, env=env)
     assert done.returncode in {0, 107}, done
     assert summary_of(tmp_path / "r")["total"]["statuses"]["ok"] == 3

@@ -1,13 +1,15 @@
 """Who asks."""
 
 import hmac
+import os
 
 import pytest
 
 from backends.gateway import identity
-from backends.gateway.config import ConfigError, GatewayConfig, Upstream, resolve_env
+from backends.gateway.config import ConfigError, GatewayConfig, Upstream
 from backends.gateway.identity import Identities
 from backends.gateway.refusal import Refusal
+from backends.reference import SecretError, resolve_references
 from tenants.tenant import Identity, Tenant
 
 KEYS = {"${env:A}": "key-a", "${env:B}": "key-b"}
@@ -92,12 +94,57 @@ def test_keys_that_cannot_tell_tenants_apart_are_refused():
         Identities((KEYED,), None, lambda _: " ")
 
 
-def test_references_are_resolved_from_the_environment_only(monkeypatch):
-    """A missing variable is named, so that it can be set."""
+def test_a_reference_is_a_variable_or_a_file(monkeypatch, tmp_path):
+    """White space around a file's line is none of the key; a mark of UTF-8 neither."""
     monkeypatch.setenv("GATEWAY_KEY", "s3cret")
-    assert resolve_env("${env:GATEWAY_KEY}") == "s3cret"
-    with pytest.raises(ConfigError, match="GATEWAY_NO_SUCH"):
-        resolve_env("${env:GATEWAY_NO_SUCH}")
+    file = tmp_path / "with space.key"
+    file.write_bytes(b"\xef\xbb\xbf  fr0m-file \r\n\n")
+    assert resolve_references("${env:GATEWAY_KEY}") == "s3cret"
+    assert resolve_references(f"${{file:{file}}}") == "fr0m-file"
+    monkeypatch.chdir(tmp_path)
+    assert resolve_references("Bearer ${file:with space.key}:${env:GATEWAY_KEY}") == "Bearer fr0m-file:s3cret"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "does not exist"),
+        (b"", "is empty"),
+        (b" \n\t", "is empty"),
+        (b"s3cret\nline", "more than one line"),
+        (b"s3cret\x00", "more than one line"),
+        (b"\xff\xfes3cret", "more than one line"),
+        (b"s3cret" * 20_000, "more than one line"),
+    ],
+)
+def test_a_file_without_a_key_is_named_and_nothing_of_it_shown(tmp_path, content, said):
+    file = tmp_path / "the.key"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(SecretError) as caught:
+        resolve_references(f"${{file:{file}}}")
+    assert str(file) in str(caught.value)
+    assert said in str(caught.value)
+    assert "s3cret" not in str(caught.value)
+    assert "s3cret" not in repr(caught.value.__cause__)
+
+
+def test_what_is_no_regular_file_is_not_waited_for(tmp_path):
+    """A folder, and a pipe that nobody writes to."""
+    os.mkfifo(tmp_path / "pipe")
+    for name in (".", "pipe"):
+        with pytest.raises(SecretError, match="is no regular file"):
+            resolve_references(f"${{file:{tmp_path / name}}}")
+
+
+@pytest.mark.parametrize("value", [None, ""])
+def test_a_variable_that_is_not_set_is_named(monkeypatch, value):
+    """So that it can be set; an empty one is none."""
+    monkeypatch.delenv("GATEWAY_NO_SUCH", raising=False)
+    if value is not None:
+        monkeypatch.setenv("GATEWAY_NO_SUCH", value)
+    with pytest.raises(SecretError, match="GATEWAY_NO_SUCH is not set"):
+        resolve_references("${env:GATEWAY_NO_SUCH}")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 
 import pytest
 
@@ -90,11 +91,13 @@ def test_faults_never_quote_a_secret(faults, secretive):
     assert VALUE not in said
 
 
-@pytest.mark.parametrize("text", ["${NAME}", "${env:}", "${env:A B}", "${file:x}", "a ${env:OK} ${"])
+@pytest.mark.parametrize("text", ["${NAME}", "${env:}", "${env:A B}", "${file:}", "${vault:x}", "a ${env:OK} ${"])
 def test_what_only_looks_like_a_reference_is_a_fault(faults, sound, text):
     """``${...}`` of another kind would be sent as it stands: it is reported."""
     lines = faults(sound + f"    headers: {{x: '{text}'}}\n")
-    assert lines == ["file.yaml:15: tenants.batch.headers.x: holds `${`, but not a reference; write `${env:NAME}`"]
+    assert lines == [
+        "file.yaml:15: tenants.batch.headers.x: holds `${`, but not a reference; write `${env:NAME}` or `${file:PATH}`"
+    ]
 
 
 def test_references_resolve_on_demand_and_a_missing_one_is_a_fault_with_its_line(load, sound, monkeypatch):
@@ -159,3 +162,35 @@ def test_vendors_names_for_key_headers_are_secrets_too(name):
 def test_ordinary_headers_are_written_as_they_are(name):
     """Else a run could not be repeated from its folder."""
     assert not is_secret(("backend", "headers", name))
+
+
+def test_a_key_may_be_in_a_file(load, sound, tmp_path, monkeypatch):
+    """Relative to the scenario (with ``--set``: to the current folder), stripped, read once, and written nowhere."""
+    (tmp_path / "chat.key").write_text(f" {VALUE}\n")
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "chat.key").write_text(f"{VALUE}-here\n")
+    monkeypatch.chdir(tmp_path / "here")
+    text = sound + "    headers: {Authorization: 'Bearer ${file:chat.key}'}\n"
+    scenario = load(text, overrides=["tenants.chat.api_key=${file:chat.key}"])
+    plan = resolve(scenario)
+    chat, batch = (planned.tenant.identity for planned in plan.tenants)
+    assert scenario.secrets.resolve(chat.api_key) == f"{VALUE}-here"
+    assert scenario.secrets.resolve(batch.headers["Authorization"]) == f"Bearer {VALUE}"
+    assert scenario.warnings == ()
+    assert scenario.secrets.missing() == []
+    assert VALUE not in everything(scenario, plan)
+    assert scenario.secrets.redact(f"{VALUE}-here, {VALUE}") == "***, ***"
+    (tmp_path / "chat.key").unlink()
+    assert scenario.secrets.resolve("${file:" + str(tmp_path / "chat.key") + "}") == VALUE
+    again = scenario_from_text(resolved_yaml(scenario, plan))
+    assert resolve(again).tenants == plan.tenants, "wherever the resolved file lies"
+
+
+def test_a_key_file_that_is_not_there_is_a_fault_with_its_line(load, sound, tmp_path):
+    """As a variable that is not set: said before anything is sent, and again where it is asked for."""
+    scenario = load(sound + "    api_key: ${file:keys/batch}\n")
+    said = f"file.yaml:15: tenants.batch.api_key: the file {tmp_path / 'keys/batch'} does not exist; it should hold"
+    (fault,) = scenario.secrets.missing()
+    assert said in str(fault)
+    with pytest.raises(ScenarioError, match=re.escape(said)):
+        scenario.secrets.resolve(scenario.model.tenants["batch"].api_key)
