@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -62,5 +63,5 @@ class Tenant:
     identity: Identity = field(default_factory=Identity)
 
     def __post_init__(self) -> None:
-        if not self.weight > 0:
-            raise ValueError(f"tenant {self.name!r}: weight must be > 0, got {self.weight}")
+        if not 0 < self.weight < math.inf:
+            raise ValueError(f"tenant {self.name!r}: weight must be > 0 and finite, got {self.weight}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import posixpath
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
@@ -20,6 +21,7 @@ from backends.gateway.ask import CHAT_PATH, COMPLETIONS_PATH, read_ask
 from backends.gateway.config import GatewayConfig
 from backends.gateway.gate import Change, Gate
 from backends.gateway.identity import TENANT_HEADER, bearer
+from backends.gateway.listener import Listener
 from backends.gateway.logs import event, where
 from backends.gateway.metrics import new_registry, render
 from backends.gateway.plain import proxy
@@ -31,19 +33,28 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _CLIENT_CLOSED = 499  # never sent: the client is gone; what a log of such a request is known by
 
 
+# Some clients leave /v1 out; their requests must not get around the queue.
+_GENERATION = {
+    prefix + path.removeprefix("/v1"): path is CHAT_PATH
+    for prefix in ("/v1", "")
+    for path in (CHAT_PATH, COMPLETIONS_PATH)
+}
+"""Paths that generate, and whether in chat."""
+
+
 class App:
     """``reload``: gives the configuration anew (from its file); None when it has no source but ``POST /admin/reload``."""
 
-    def __init__(self, gate: Gate, reload: Callable[[], GatewayConfig] | None) -> None:
+    def __init__(self, gate: Gate, reload: Callable[[], GatewayConfig] | None, listener: Listener) -> None:
         self._gate = gate
+        self._listener = listener
         self._reload = reload
         self._registry = new_registry(gate.metrics, gate.gauges)
 
     def application(self) -> web.Application:
         app = web.Application(client_max_size=self._gate.config.limits.max_body_bytes, middlewares=[self._guard])
-        for prefix in ("/v1", ""):  # some clients leave /v1 out; their requests must not get around the queue
-            app.router.add_post(prefix + CHAT_PATH.removeprefix("/v1"), self._chat)
-            app.router.add_post(prefix + COMPLETIONS_PATH.removeprefix("/v1"), self._completions)
+        for path, chat in _GENERATION.items():
+            app.router.add_post(path, self._chat if chat else self._completions)
         app.router.add_get("/health", self._health)
         app.router.add_get("/ready", self._ready)
         app.router.add_get("/metrics", self._metrics)
@@ -55,6 +66,7 @@ class App:
     @web.middleware
     async def _guard(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
         """Every refusal is counted, logged and explained; whatever else goes wrong is a 500 that tells nothing."""
+        self._listener.asked(request.protocol)
         try:
             self._check_headers(request)
             return await handler(request)
@@ -142,11 +154,15 @@ class App:
     async def _plain(self, request: web.Request) -> web.StreamResponse:
         """With keys configured these paths need one too; without, nobody need say who asks."""
         gate = self._gate
-        if request.path.startswith("/admin"):
+        path = _plain_path(request.path)
+        if path.startswith("/admin"):
             raise Refusal(404, Reason.NO_ROUTE, "no such path")
+        if request.method == "POST" and path in _GENERATION:
+            return await self._generate(request, chat=_GENERATION[path])
         named = gate.identities.has_keys or TENANT_HEADER in request.headers
         tenant = self._tenant(request).name if named else None
-        return await proxy(gate, request, await self._body(request), tenant)
+        with gate.at_work():
+            return await proxy(gate, request, await self._body(request), tenant)
 
     async def _health(self, request: web.Request) -> web.Response:  # noqa: ARG002 (the framework's signature)
         return web.Response()
@@ -232,6 +248,11 @@ def _known_as(tenant: Tenant) -> Iterator[None]:
     except Refusal as refusal:
         refusal.tenant = tenant.name
         raise
+
+
+def _plain_path(path: str) -> str:
+    """As a server may read it that takes ``//``, ``/./``, ``/../`` and a last slash out: it is judged as that too."""
+    return posixpath.normpath(f"/{path.strip('/')}")
 
 
 def _json(value: object, status: int = 200) -> web.Response:

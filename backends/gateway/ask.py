@@ -74,7 +74,7 @@ def read_ask(data: bytes, *, chat: bool, fold: bool, count_tokens: bool, priorit
     """
     try:
         fields = _decode_fields(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Refusal(400, Reason.BAD_BODY, f"the request body must be a JSON object: {error}") from error
     stream = _flag(fields, "stream")
     mode = Mode.PASS if stream else Mode.FOLD if fold and count_tokens and _folds(fields, chat=chat) else Mode.WHOLE
@@ -111,7 +111,7 @@ def _options(fields: Mapping[str, msgspec.Raw]) -> dict[str, Any]:
     raw = _raw(fields, "stream_options")
     try:
         return msgspec.json.decode(raw, type=dict[str, Any] | None) or {}
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, RecursionError) as error:
         raise Refusal(400, Reason.BAD_BODY, "stream_options must be an object") from error
 
 

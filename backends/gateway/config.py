@@ -27,6 +27,10 @@ class ConfigError(ValueError):
     """A configuration that cannot be used; the message says what, where and what would be right."""
 
 
+_MOST = 1 << 40
+"""More bytes, or seconds, than any machine has: what is larger is a slip, and would not fit into ns."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upstream:
     """One server behind the gateway. ``api_key``: a reference; sent in place of the client's. ``health_path``: any
@@ -65,8 +69,8 @@ class GatewayLimits:
     def __post_init__(self) -> None:
         for name in self.__slots__:
             value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ConfigError(f"gateway limits: {name} must be > 0, got {value}")
+            if value is not None and not 0 < value <= _MOST:
+                raise ConfigError(f"gateway limits: {name} must be > 0 and at most {_MOST:,}, got {value:g}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,13 +8,50 @@ what is held for a slow client is bounded; one that does not read for ``stall_s`
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 from aiohttp import HttpVersion11, web
 from aiohttp.web_protocol import RequestHandler
 from multidict import CIMultiDict
 
 from backends.gateway.relay import Pausable
+
+
+def close(transport: asyncio.WriteTransport, stall_s: float) -> None:
+    """Close it once the client has read what was written, at the latest after ``stall_s``."""
+    transport.close()
+    asyncio.get_running_loop().call_later(stall_s, transport.abort)
+
+
+class ClientStalled(ConnectionResetError):  # noqa: N818 (what the client did, as the other ConnectionErrors)
+    """A client left its answer unread for too long and was cut off."""
+
+
+@asynccontextmanager
+async def reading(request: web.Request, stall_s: float) -> AsyncIterator[None]:
+    """Around writes to a client: one that does not read them for ``stall_s`` is cut off. Raises ClientStalled."""
+    try:
+        async with asyncio.timeout(stall_s):
+            yield
+    except TimeoutError as error:
+        if request.transport is not None:
+            request.transport.abort()
+        raise ClientStalled("the client does not read its answer") from error
+
+
+async def drained(request: web.Request) -> None:
+    """Until the client has read what was written to it, but for a buffer's size."""
+    await request.protocol._drain_helper()  # noqa: SLF001 (aiohttp has no public wait for a transport to drain)
+
+
+async def give(request: web.Request, response: web.Response, stall_s: float) -> web.Response:
+    """Send a whole answer. Raises ClientStalled."""
+    async with reading(request, stall_s):
+        await response.prepare(request)
+        await response.write_eof()
+        await drained(request)
+    return response
 
 
 class Downstream:
@@ -67,10 +104,10 @@ class Downstream:
             self._transport.abort()
 
     def cut(self) -> None:
-        """End it so that the client notices: no closing chunk, the connection closed."""
+        """End it so that the client notices: no closing chunk, the connection closed (also for one that never reads)."""
         if self._draining is not None:
             self._draining.cancel()
-        self._transport.close()
+        close(self._transport, self._stall_s)
 
     async def _drain(self, source: Pausable) -> None:
         try:

@@ -48,7 +48,7 @@ def _object(event: bytes) -> dict[str, Any] | None:
         return None
     try:
         value = _decode(event)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FoldError(f"a chunk is not JSON ({error})") from error
     if not isinstance(value, dict):
         raise FoldError("a chunk is no JSON object")

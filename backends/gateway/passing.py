@@ -48,6 +48,9 @@ class EventReader:
         except SseOverflowError as error:
             self.unreadable = str(error)
             self.over = True
+        except RecursionError:
+            self.unreadable = "an event is nested too deeply"
+            self.over = True
 
     def close(self, now_ns: int) -> None:
         """The stream ended: an event without its closing empty line counts."""
@@ -105,7 +108,7 @@ def _is_usage_only(event: bytes) -> bool:
     payloads = [*sse.feed(event), *sse.close()]
     try:
         chunks = [decode_chunk(payload) for payload in payloads]
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
     return len(chunks) == 1 and chunks[0].choices == [] and chunks[0].usage is not None
 

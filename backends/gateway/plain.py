@@ -1,6 +1,7 @@
 """Everything but generation, proxied as it is to an upstream that is up: models, tokenizer, version, embeddings, pages.
 
-These requests do not wait in the queue and take no slot. Bodies are read whole (the size limit holds) and answers stream.
+These requests do not wait in the queue and take no slot; a drain waits for them. Bodies are read whole (the size limit holds)
+and answers stream.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 from yarl import URL
 
+from backends.gateway.downstream import close, drained, reading
 from backends.gateway.gate import Gate
 from backends.gateway.refusal import Reason, Refusal
 from backends.gateway.upstreams import HOP_BY_HOP
@@ -18,6 +20,7 @@ from backends.gateway.upstreams import HOP_BY_HOP
 async def proxy(gate: Gate, request: web.Request, body: bytes, tenant: str | None) -> web.StreamResponse:
     """Raises Refusal (502, 503)."""
     gate.metrics.plain += 1
+    stall_s = gate.config.limits.client_stall_s
     server = gate.upstreams.first_up()
     if server is None:
         raise Refusal(503, Reason.NO_UPSTREAM, "no upstream is up", retry_after_s=gate.config.probe_interval_s)
@@ -36,13 +39,16 @@ async def proxy(gate: Gate, request: web.Request, body: bytes, tenant: str | Non
             response = web.StreamResponse(status=answer.status, reason=answer.reason, headers=kept)
             await response.prepare(request)
             async for piece in answer.content.iter_any():
-                await response.write(piece)
-            await response.write_eof()
+                async with reading(request, stall_s):
+                    await response.write(piece)
+            async with reading(request, stall_s):
+                await response.write_eof()
+                await drained(request)
             return response
     except (aiohttp.ClientError, TimeoutError) as error:
         if response is not None and response.prepared:
             if request.transport is not None:
-                request.transport.close()
+                close(request.transport, stall_s)
             return response
         raise Refusal(
             502, Reason.UPSTREAM_FAILED, f"upstream {server.name!r} did not answer ({type(error).__name__})",

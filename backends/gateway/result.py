@@ -34,7 +34,7 @@ class Whole(msgspec.Struct):
         """None for a body that is no answer."""
         try:
             return msgspec.json.decode(body, type=Whole)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
 
 

@@ -16,6 +16,7 @@ from aiohttp import web
 from backends.gateway.app import App
 from backends.gateway.config import GatewayConfig, Resolve
 from backends.gateway.gate import Change, Gate, OnOutcome
+from backends.gateway.listener import Listener
 from backends.gateway.logs import event
 from backends.gateway.metrics import GatewayMetrics
 from backends.reference import resolve_references
@@ -23,7 +24,6 @@ from scheduler.slot_control import SlotMove
 
 _KEEP_ALIVE_S = 75.0
 _SHUTDOWN_S = 0.5
-_BACKLOG = 4096
 
 
 class GatewayServer:
@@ -49,6 +49,7 @@ class GatewayServer:
         self._gate: Gate | None = None
         self._app: App | None = None
         self._runner: web.AppRunner | None = None
+        self._listener: Listener | None = None
         self._slot_moves: tuple[SlotMove, ...] = ()
 
     @property
@@ -79,7 +80,8 @@ class GatewayServer:
 
     async def start(self) -> None:
         gate = self._gate = Gate(self.config, self._resolve, self._on_outcome)
-        self._app = App(gate, self._reload)
+        listener = self._listener = Listener(self.config.limits.client_stall_s)
+        self._app = App(gate, self._reload, listener)
         header_bytes = 2 * self.config.limits.max_header_bytes  # so that the App's own check answers first
         self._runner = web.AppRunner(
             self._app.application(),
@@ -94,12 +96,19 @@ class GatewayServer:
         try:
             await gate.start()
             await self._runner.setup()
-            await web.TCPSite(self._runner, self.config.host, self.config.port, backlog=_BACKLOG).start()
+            assert self._runner.server is not None, "set up"
+            await listener.start(self._runner.server, self.config.host, self.config.port)
         except BaseException:
             await self.stop(drain=False)
             raise
-        self.port = int(self._runner.addresses[0][1])
+        self.port = listener.port
         event("serving", policy=self.config.policy, upstreams=gate.upstreams.states())
+
+    @property
+    def connections(self) -> int:
+        """Sockets of clients that are open."""
+        server = None if self._runner is None else self._runner.server
+        return 0 if server is None else len(server.connections)
 
     def reload(self, change: Change | None = None) -> list[str]:
         """Apply ``change``, or the configuration read anew; what changed. Raises ValueError and changes nothing."""
@@ -113,7 +122,7 @@ class GatewayServer:
         gate.draining = True
         event("draining")
         try:
-            async with asyncio.timeout(self.config.limits.drain_s):
+            async with asyncio.timeout(gate.config.limits.drain_s):
                 await gate.idle.wait()
         except TimeoutError:
             event("drain_incomplete", level=logging.WARNING, left=gate.working)
@@ -129,6 +138,8 @@ class GatewayServer:
             await self.drain()
         gate.stopping = True
         self._runner = None
+        if self._listener is not None:
+            self._listener.close()
         if runner is not None:
             await runner.cleanup()
         self._gate = None

@@ -17,7 +17,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from backends.gateway.ask import CHAT_PATH, COMPLETIONS_PATH, Ask, Mode
-from backends.gateway.downstream import Downstream
+from backends.gateway.downstream import ClientStalled, Downstream, give
 from backends.gateway.fold import FoldError, fold
 from backends.gateway.gate import Gate
 from backends.gateway.logs import event
@@ -194,7 +194,9 @@ class Turn:
             self._failed(WireError(ErrorClass.BAD_STREAM, str(error)), Reason.UPSTREAM_FAILED)
         self._end(None)
         headers = _headers(relay, without=("content-type",))
-        return web.Response(status=relay.status, body=body, headers=headers, content_type="application/json")
+        return await self._give(
+            web.Response(status=relay.status, body=body, headers=headers, content_type="application/json")
+        )
 
     async def _collect(self, relay: Relay) -> web.StreamResponse:
         """An answer that is no stream (whole, or an error) goes on as it is, once it is here."""
@@ -217,7 +219,14 @@ class Turn:
         if reason is not None:
             self._gate.metrics.refused(self._tenant.name, reason)
         self._end(fault, reason=reason)
-        return web.Response(status=relay.status, body=body, headers=_headers(relay))
+        return await self._give(web.Response(status=relay.status, body=body, headers=_headers(relay)))
+
+    async def _give(self, response: web.Response) -> web.Response:
+        try:
+            return await give(self._http, response, self._gate.config.limits.client_stall_s)
+        except ClientStalled:
+            self._gate.metrics.refused(self._tenant.name, Reason.CLIENT_STALLED)
+            raise
 
     def _bound(self, relay: Relay) -> None:
         limit = self._gate.config.limits.max_folded_bytes

@@ -84,6 +84,11 @@ def test_flags_override_a_base_and_leave_the_rest():
         (("--upstream", "ftp://x", "--tenant", "a"), "not http or https"),
         (("--upstream", "x:1", "--tenant", "a", "--policy-option", "x"), "NAME=VALUE"),
         (("--upstream", "x:1", "--tenant", "a", "--slots", "0"), ">= 1"),
+        (("--upstream", "x:1", "--tenant", "a", "--timeout-s", "inf"), "total_timeout_s must be > 0 and at most"),
+        (("--upstream", "x:1", "--tenant", "a", "--queue-timeout-s", "nan"), "queue_timeout_s must be > 0 and at most"),
+        (("--upstream", "x:1", "--tenant", "a", "--drain-s", "1e300"), "drain_s must be > 0 and at most"),
+        (("--upstream", "x:1", "--tenant", "a=inf"), "weight"),
+        (("--upstream", "x:1", "--tenant", "a=nan"), "weight"),
     ],
 )
 def test_a_wrong_flag_is_named(argv, message):

@@ -1,6 +1,7 @@
 """Clients that misbehave: every one gets a clear end, and none costs another its service."""
 
 import asyncio
+import contextlib
 import json
 
 import pytest
@@ -239,3 +240,135 @@ async def test_a_time_to_live_ends_a_wait_in_the_queue(bench):
     assert await ask("batch") == (503, "ttl")
     release.set()
     assert await first == (200, None)
+
+
+@pytest.mark.parametrize("sent", [b"", b"POST /v1/chat/completions HTTP/1.1\r\nhost: gateway\r\nx-half: "])
+async def test_a_client_that_never_asks_is_let_go(bench, sent):
+    """A socket with nothing on it, or half a head, is closed after the stall limit; one that asked in time is not."""
+    gateway = await bench.gateway((await bench.upstream(good)).url, limits={"client_stall_s": 0.3})
+    reader, writer = await bench.raw(gateway)
+    asked_reader, asked_writer = await bench.raw(gateway)
+    asked_writer.write(request_bytes(chat_body(), TENANT))
+    assert (await read_answer(asked_reader))[0] == 200
+    writer.write(sent)
+    async with asyncio.timeout(10):
+        with contextlib.suppress(ConnectionError):
+            assert await reader.read() == b""
+    asked_writer.write(request_bytes(chat_body(), TENANT))
+    assert (await read_answer(asked_reader))[0] == 200
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"model":"m","stream":true,"messages":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'{"stream":true,"stream_options":' + b'{"a":' * 20_000 + b"1" + b"}" * 20_000 + b"}",
+    ],
+)
+async def test_a_body_nested_without_end_is_the_clients_fault(bench, body):
+    """400 and no fault of ours in the log, however deep."""
+    upstream = await bench.upstream(good)
+    gateway = await bench.gateway(upstream.url)
+    reader, writer = await bench.raw(gateway)
+    writer.write(request_bytes(body, TENANT))
+    status, _, told = await read_answer(reader)
+    assert (status, json.loads(told)["error"]["code"]) == (400, "bad_body")
+    assert upstream.requests == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "//v1/chat/completions",
+        "/v1//chat/completions",
+        "/v1/chat/completions/",
+        "/v1/./chat/completions",
+        "/x/../v1/chat/completions",
+        "/v1/chat%2Fcompletions",
+        "//chat/completions",
+    ],
+)
+async def test_no_spelling_of_a_path_gets_around_the_queue(bench, path):
+    """A server that reads them as the same path would generate without a slot: they are queued, and a tenant is asked for."""
+    upstream = await bench.upstream(good)
+    gateway = await bench.gateway(upstream.url)
+    reader, writer = await bench.raw(gateway)
+    writer.write(request_bytes(chat_body(), path=path))
+    assert (await read_answer(reader))[0] == 400, "no tenant named"
+    writer.write(request_bytes(chat_body(), TENANT, path=path))
+    assert (await read_answer(reader))[0] == 200
+    assert [request.target for request in upstream.requests] == ["/v1/chat/completions"]
+    assert (await bench.outcome()).status is Status.OK
+
+
+@pytest.mark.parametrize("path", ["/admin/x", "//admin/status", "/x/../admin/status", "/%61dmin/reload"])
+async def test_no_spelling_reaches_an_upstreams_administration(bench, path):
+    upstream = await bench.upstream(good)
+    gateway = await bench.gateway(upstream.url)
+    reader, writer = await bench.raw(gateway)
+    writer.write(request_bytes(b"", TENANT, path=path))
+    assert (await read_answer(reader))[0] == 404
+    assert upstream.requests == []
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/embeddings"])
+async def test_a_whole_answer_that_nobody_reads_is_not_kept_for_ever(bench, path):
+    """16 MiB that are no stream: after the stall limit the connection is gone, of a queued request as of a proxied one."""
+
+    async def script(request, peer):
+        await peer.answer(b'{"choices": [], "x": "' + b"x" * (16 << 20) + b'"}')
+
+    gateway = await bench.gateway((await bench.upstream(script)).url, limits={"client_stall_s": 0.3})
+    reader, writer = await bench.raw(gateway)
+    writer.transport.pause_reading()
+    writer.write(request_bytes(chat_body(stream=False), TENANT, path=path))
+    await until(lambda: gateway.gate.working)
+    await until(lambda: not gateway.gate.working)
+    writer.transport.resume_reading()
+    async with asyncio.timeout(10):
+        with contextlib.suppress(ConnectionError):
+            got = await reader.read()
+            assert len(got) < 16 << 20, "cut off"
+    if path == "/v1/chat/completions":
+        assert gateway.metrics.reasons["chat", "client_stalled"] == 1
+
+
+async def test_a_cut_stream_lets_go_of_a_client_that_does_not_read(bench):
+    """The total time-out ends the request while the socket is full: it is closed in the end, though nobody reads."""
+
+    async def script(request, peer):
+        await peer.send(SSE_HEAD)
+        for _ in range(1000):
+            await peer.chunk(text("x" * 65_000))
+
+    upstream = await bench.upstream(script)
+    limits = {"client_stall_s": 1.0, "total_timeout_s": 0.5}
+    gateway = await bench.gateway(upstream.url, limits=limits)
+    _, writer = await bench.raw(gateway)
+    writer.transport.pause_reading()
+    writer.write(request_bytes(chat_body(), TENANT))
+    assert (await bench.outcome()).status is Status.TIMED_OUT
+    await until(lambda: not gateway.connections)
+
+
+async def test_a_drain_waits_for_what_does_not_queue_too(bench):
+    """Embeddings that an upstream works on when the gateway is told to stop are answered."""
+    go_on = asyncio.Event()
+
+    async def script(request, peer):
+        await go_on.wait()
+        await peer.answer(b"{}")
+
+    upstream = await bench.upstream(script)
+    gateway = await bench.gateway(upstream.url)
+    http = await bench.http(gateway.url)
+    asked = asyncio.create_task(http.post("/v1/embeddings", data=b"{}", headers={"x-lmperf-tenant": "chat"}))
+    await until(lambda: upstream.requests)
+    draining = asyncio.create_task(gateway.drain())
+    await until(lambda: gateway.gate.draining)
+    await asyncio.sleep(0)
+    assert not draining.done()
+    go_on.set()
+    async with await asked as response:
+        assert response.status == 200
+    assert await draining is True
