@@ -17,7 +17,6 @@ import argparse
 import asyncio
 import os
 import re
-import socket
 import sys
 import tempfile
 import time
@@ -31,7 +30,7 @@ import numpy as np
 import uvloop
 
 from benchmarks.client_peers import NotHere
-from benchmarks.gateway_peers import GATEWAY, PROXIES, Proxy
+from benchmarks.gateway_peers import GATEWAY, PROXIES, Proxy, free_port
 
 ROOT = Path(__file__).resolve().parents[1]
 UP_TIMEOUT_S = 90.0
@@ -198,12 +197,6 @@ async def round_of(target: Target, streams: int, seconds: float) -> Round:
     return found
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 async def answers(port: int, process: asyncio.subprocess.Process) -> None:
     """Until a whole answer comes through it: a router may listen before it knows of its server. Raises ConnectionError."""
     headers = {"content-type": "application/json", "x-lmperf-tenant": "chat"}
@@ -319,7 +312,7 @@ def main() -> int:
             return 0
         targets = runner.run(measure(args))
     report(targets, args.streams)
-    return 1 if any(target.fault and target.proxy in {None, GATEWAY} for target in targets) else 0
+    return 1 if any(t.fault and (t.proxy is None or t.proxy is GATEWAY) for t in targets) else 0
 
 
 if __name__ == "__main__":

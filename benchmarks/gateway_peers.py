@@ -18,6 +18,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import socket
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -60,6 +61,12 @@ model_list:
   - model_name: bench
     litellm_params: {{model: hosted_vllm/bench, api_base: "{upstream}/v1", api_key: none}}
 """
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +117,7 @@ def _router(variable: str, name: str, *launch: str) -> Callable[[int, str, Path]
             "--worker-urls",
             upstream,
         ]
-        return [*told, "--policy", "round_robin", "--log-level", "error", "--prometheus-port", str(port + 1)]
+        return [*told, "--policy", "round_robin", "--log-level", "error", "--prometheus-port", str(free_port())]
 
     return argv
 
