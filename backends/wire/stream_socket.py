@@ -166,10 +166,14 @@ class StreamSocket:
                 age_ns = _system_time_ns() - seconds * 1_000_000_000 - ns
                 if age_ns > 0:
                     now_ns -= age_ns
-            if data:
-                received(data, now_ns)
-            else:
+            if not data:
                 end()
+                return
+            try:
+                received(data, now_ns)
+            except BaseException:
+                failed(None)  # or the loop would come back to what is left unread, for ever
+                raise
 
         return read
 
@@ -184,10 +188,14 @@ class StreamSocket:
             except OSError as exc:
                 failed(exc)
                 return
-            if data:
-                received(data, clock())
-            else:
+            if not data:
                 end()
+                return
+            try:
+                received(data, clock())
+            except BaseException:
+                failed(None)
+                raise
 
         return read
 

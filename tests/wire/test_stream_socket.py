@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import ssl
 import threading
@@ -128,3 +129,40 @@ async def test_nothing_is_received_before_it_was_asked_for():
     for arrived_ns in (900, 1000, 1100):
         link.sink.received(b"y", arrived_ns)
     assert kept.stamps == [1000, 1000, 1100]
+
+
+class BrokenSink:
+    """Raises whatever comes, as only a bug of ours does."""
+
+    def __init__(self):
+        self.calls = 0
+        self.gone = asyncio.Event()
+
+    def received(self, data, arrived_ns):
+        self.calls += 1
+        raise LookupError("a bug")
+
+    def lost(self, exc):
+        self.gone.set()
+
+
+@pytest.mark.parametrize("stamps", [False, True])
+async def test_a_sink_that_raises_ends_its_socket(stamps):
+    """The error is told once and the socket closed: not read again and again while bytes come in."""
+    told, sink = [], BrokenSink()
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: told.append(context.get("exception")))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        link = await stream_socket.StreamSocket.connect(
+            *listener.getsockname(), time.monotonic_ns, system_stamps=stamps
+        )
+        peer, _ = listener.accept()
+        with peer:
+            link.start(sink)
+            peer.sendall(b"x")
+            async with asyncio.timeout(20):
+                await sink.gone.wait()
+            peer.settimeout(20)
+            with contextlib.suppress(ConnectionResetError):
+                assert peer.recv(1) == b""
+    assert (sink.calls, [type(error) for error in told]) == (1, [LookupError])
