@@ -144,7 +144,7 @@ class ScriptedUpstream:
                     self.requests.append(request)
                     await self.script(request, peer)
         except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
-            pass  # how a script that serves for ever ends
+            pass  # the gateway closed, or the test is over: how a script that serves for ever ends
         except BaseException as error:  # noqa: BLE001 (kept, and raised in stop)
             self.errors.append(error)
         finally:

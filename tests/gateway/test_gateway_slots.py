@@ -62,16 +62,21 @@ def slow(at_ns: int) -> Outcome:
     )
 
 
-async def test_slots_by_waiting_come_down_to_what_the_engine_runs(bench):
-    """An embedded server that runs 8 at once, 30 clients: from 16 slots to 8 or a few more, seen in /metrics and /admin."""
-    server = await bench.stack.enter_async_context(EmulatorServer(EmulatorConfig(server_model=EIGHT)))
-    gateway = await bench.gateway(
-        server.url,
+async def gateway_by_waiting(bench, url):
+    """From 16 slots, moved by what the upstream says that waits; the administration's key is k."""
+    return await bench.gateway(
+        url,
         slots=Slots(sequences=16),
         auto=usual_rule(Follows.WAITING),
         admin_key="${env:ADMIN}",
         resolve={"${env:ADMIN}": "k"}.__getitem__,
     )
+
+
+async def test_slots_by_waiting_come_down_to_what_the_engine_runs(bench):
+    """An embedded server that runs 8 at once, 30 clients: from 16 slots to 8 or a few more, seen in /metrics and /admin."""
+    server = await bench.stack.enter_async_context(EmulatorServer(EmulatorConfig(server_model=EIGHT)))
+    gateway = await gateway_by_waiting(bench, server.url)
     http = await bench.http(gateway.url)
     body = chat_body(model=EIGHT.name, max_tokens=30, ignore_eos=True)
     over = asyncio.Event()
@@ -162,13 +167,7 @@ async def test_a_controller_that_fails_is_told_of_at_once_and_stops_no_request(b
         raise ZeroDivisionError("private words")
 
     upstream = await bench.upstream(metrics(0))
-    gateway = await bench.gateway(
-        upstream.url,
-        slots=Slots(sequences=16),
-        auto=usual_rule(Follows.WAITING),
-        admin_key="${env:ADMIN}",
-        resolve={"${env:ADMIN}": "k"}.__getitem__,
-    )
+    gateway = await gateway_by_waiting(bench, upstream.url)
     http = await bench.http(gateway.url)
 
     async def ask() -> int:

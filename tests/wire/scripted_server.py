@@ -165,10 +165,8 @@ class ScriptedServer:
         self._tasks.add(task)
         try:
             await script(Peer(reader, writer, self.clock))
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass  # the client closed: how a script that serves for ever ends
-        except asyncio.CancelledError:
-            pass
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            pass  # the client closed, or the test is over: how a script that serves for ever ends
         except BaseException as exc:  # noqa: BLE001 (kept, and raised in stop)
             self.errors.append(exc)
         finally:
