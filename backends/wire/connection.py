@@ -78,7 +78,7 @@ class Connection:
         self._link.resume_reading()
 
     async def wait_closed(self) -> None:
-        await self._closed
+        await asyncio.shield(self._closed)  # one who gives up waiting must not undo it for the others
 
     # What the link calls.
 

@@ -22,6 +22,8 @@ class Tls:
         self._shaken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._sink: Sink | None = None
         self._over = False
+        self._lost: OSError | None = None
+        self._arrived_ns = 0
 
     @property
     def unsent(self) -> int:
@@ -39,10 +41,14 @@ class Tls:
         except asyncio.CancelledError:
             self.abort()
             raise
+        if self._over:  # lost between the end of the handshake and this task's turn: nobody else was there to be told
+            raise self._lost or ConnectionAbortedError("closed at the end of the handshake")
 
     def start(self, sink: Sink) -> None:
         """``sink`` takes what is decrypted from now on."""
         self._sink = sink
+        # What came with the end of the handshake waits undecrypted until somebody is there to take it.
+        asyncio.get_running_loop().call_soon(self._decrypt, sink, self._arrived_ns)
 
     def write(self, data: bytes) -> None:
         if self._over:
@@ -70,24 +76,34 @@ class Tls:
         if self._over:
             return
         self._incoming.write(data)
+        self._arrived_ns = arrived_ns
         if not self._shaken.done():
             self._shake()
-        if self._over or not self._shaken.done():
-            return
+        if self._sink is not None:
+            self._decrypt(self._sink, arrived_ns)
+
+    def _decrypt(self, sink: Sink, arrived_ns: int) -> None:
+        while not self._over:
+            text = self._read()
+            if text is None:
+                return
+            sink.received(text, arrived_ns)
+
+    def _read(self) -> bytes | None:
+        """What can be decrypted now; None when there is no more, or the connection ended."""
         try:
-            while not self._over:
-                text = self._ssl.read(_READ_MOST)
-                if not text:
-                    self._closed_by_peer()
-                    return
-                if self._sink is not None:
-                    self._sink.received(text, arrived_ns)
+            text = self._ssl.read(_READ_MOST)
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             self._flush()
         except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
             self._closed_by_peer()
         except OSError as exc:
             self._fail(exc)
+        else:
+            if text:
+                return text
+            self._closed_by_peer()
+        return None
 
     def ended(self) -> None:
         """The socket's end without TLS's own closing message: servers do that; HTTP tells whether anything is missing."""
@@ -101,6 +117,7 @@ class Tls:
 
     def lost(self, exc: OSError | None) -> None:
         self._over = True
+        self._lost = exc
         if not self._shaken.done():
             self._shaken.set_exception(exc or ConnectionAbortedError("closed during the handshake"))
         if self._sink is not None:

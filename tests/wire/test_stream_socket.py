@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
+import struct
 import threading
 import time
 
@@ -166,3 +167,37 @@ async def test_a_sink_that_raises_ends_its_socket(stamps):
             with contextlib.suppress(ConnectionResetError):
                 assert peer.recv(1) == b""
     assert (sink.calls, [type(error) for error in told]) == (1, [LookupError])
+
+
+async def test_a_reset_at_the_end_of_the_handshake_is_told(bench, certificate):
+    """A server that sends its part of the handshake and resets: the call fails, no socket stays, closing ends."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificate)
+
+    def reset_after_the_flight(listener):
+        while True:
+            try:
+                sock, _ = listener.accept()
+            except OSError:
+                return
+            with sock:
+                incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+                incoming.write(sock.recv(65536))
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    context.wrap_bio(incoming, outgoing, server_side=True).do_handshake()
+                sock.sendall(outgoing.read())
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    thread = threading.Thread(target=reset_after_the_flight, args=(listener,), daemon=True)
+    thread.start()
+    try:
+        client = bench.client(f"https://127.0.0.1:{listener.getsockname()[1]}", real_clock=True, insecure=True)
+        results = [await bench.ask(client, call()) for _ in range(10)]
+        async with asyncio.timeout(20):
+            await client.close()
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+    assert {result.status for result in results} == {Status.FAILED}
+    assert client.open_connections == 0
