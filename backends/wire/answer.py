@@ -13,8 +13,9 @@ from typing import Protocol
 import msgspec
 
 from backends.protocol import OnTokens
-from backends.wire.chunk import Usage, carries_output, decode_chunk, error_text, is_plain
+from backends.wire.chunk import Usage, carries_output, decode_chunk, error_text, is_plain, template_of
 from backends.wire.faults import WireError
+from backends.wire.template import Taker, Template, taker
 from backends.wire.tokens import tokens_per_chunk
 from scheduler.request import ErrorClass, TokensSource
 
@@ -35,6 +36,12 @@ class Answer(Protocol):
 
     def read(self, payload: bytes, now_ns: int) -> bool:
         """Take one event. True when nothing more is to be read: the closing mark or a fault came."""
+
+    def template(self, payload: bytes) -> Template | None:
+        """What the chunks like ``payload`` look like; None where each must be read."""
+
+    def taker(self, template: Template, otherwise: Taker, *, upper: bool) -> Taker:
+        """Does with chunks of ``template`` what :meth:`read` does with their payloads; see :mod:`backends.wire.template`."""
 
     @property
     def whole(self) -> bool: ...
@@ -127,6 +134,19 @@ class OpenAiAnswer:
             self._ids.append(ids)
             k = ids
         self._on_tokens(now_ns, k)
+
+    def template(self, payload: bytes) -> Template | None:
+        return template_of(payload)
+
+    def taker(self, template: Template, otherwise: Taker, *, upper: bool) -> Taker:
+        return taker(
+            template,
+            upper=upper,
+            stamp=self.chunk_ns.append,
+            count=self._ids.append,
+            on_tokens=self._on_tokens,
+            otherwise=otherwise,
+        )
 
     @property
     def whole(self) -> bool:

@@ -6,9 +6,12 @@ text and another as a list is accepted as either, because only whether it is emp
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
+
+from backends.wire.template import Template
 
 
 class PromptDetails(msgspec.Struct, gc=False):
@@ -84,6 +87,49 @@ def is_plain(choice: Choice) -> bool:
     if delta is None:
         return bool(choice.text)
     return bool(delta.content) and delta.token_ids is None
+
+
+_TEXT = re.compile(rb'"(?:content|text)": ?"([^"\\\\]+)"')
+_ID = re.compile(rb'"token_ids": ?\[([0-9]+)\]')
+
+
+def template_of(payload: bytes) -> Template | None:
+    """What chunks like ``payload`` have in common, if it is one that holds new text of the only answer and nothing else
+    but, at most, one token id behind it.
+
+    Where the text stands is guessed from the bytes and proved by decoding what has others in its place.
+    """
+    text, number = _TEXT.search(payload), _ID.search(payload)
+    if text is None:
+        return None
+    before, behind = payload[: text.start(1)], payload[text.end(1) :]
+    if number is None:
+        template = Template(before, None, behind)
+    elif number.start() < text.end():
+        return None
+    else:
+        template = Template(before, payload[text.end(1) : number.start(1)], payload[number.end(1) :])
+    return template if _proved(template) else None
+
+
+def _proved(template: Template) -> bool:
+    for text, number in ((b"a", b"7"), (b"{b: [", b"1234")):
+        middle = b"" if template.between is None else template.between + number
+        try:
+            chunk = decode_chunk(template.before + text + middle + template.after)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return False
+        if chunk.error or chunk.usage is not None or chunk.choices is None or len(chunk.choices) != 1:
+            return False
+        choice = chunk.choices[0]
+        told = [ids for ids in (choice.token_ids, choice.delta and choice.delta.token_ids) if ids is not None]
+        if told != ([] if template.between is None else [[int(number)]]):
+            return False
+        if choice.index != 0 or choice.finish_reason is not None:
+            return False
+        if (choice.text if choice.delta is None else choice.delta.content) != text.decode():
+            return False
+    return True
 
 
 def error_text(payload: bytes) -> str | None:

@@ -18,6 +18,9 @@ from backends.wire.stream_socket import Link
 class Receiver(Protocol):
     """Who takes what comes in on a connection."""
 
+    def sent(self, link: Link) -> None:
+        """The request is with the system; until it is detached the receiver may have ``link`` deliver past the connection."""
+
     def feed(self, data: bytes, now_ns: int) -> None: ...
 
     def eof(self, now_ns: int) -> None: ...
@@ -59,11 +62,16 @@ class Connection:
             return
         self._link.write(data)
         if not self._link.unsent:
-            self.sent_ns = self._clock()
+            self._sent(receiver)
+
+    def _sent(self, receiver: Receiver) -> None:
+        self.sent_ns = self._clock()
+        receiver.sent(self._link)
 
     def detach(self) -> None:
         """The exchange is over; whatever comes now was not asked for."""
         self._receiver = None
+        self._link.deliver = self.received
 
     def abort(self) -> None:
         """Close at once, without sending what is buffered."""
@@ -93,7 +101,7 @@ class Connection:
 
     def drained(self) -> None:
         if self.sent_ns is None and self._receiver is not None:
-            self.sent_ns = self._clock()
+            self._sent(self._receiver)
 
     def ended(self) -> None:
         self.is_open = False

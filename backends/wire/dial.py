@@ -14,7 +14,7 @@ from backends.wire.connection import Connection
 from backends.wire.faults import WireError, fault_of
 from backends.wire.options import WireOptions
 from backends.wire.proxy import Proxy, TunnelReply, connect_head, proxy_for
-from backends.wire.stream_socket import StreamSocket
+from backends.wire.stream_socket import ReceiptClock, StreamSocket
 from backends.wire.tls import Tls
 from backends.wire.url import Origin
 from scheduler.request import ErrorClass
@@ -37,6 +37,7 @@ class Dialer:
     def __init__(self, options: WireOptions, clock: Clock, lookup: Lookup = system_lookup) -> None:
         self._options = options
         self._clock = clock
+        self._receipt = ReceiptClock(clock)
         self._lookup = lookup
         self._lookups: dict[tuple[str, int], asyncio.Task[list[str]]] = {}
         self._best: dict[tuple[str, int], str] = {}
@@ -86,7 +87,11 @@ class Dialer:
                 # A dead address (an IPv6 route that leads nowhere) must leave time for the others.
                 async with asyncio.timeout(share_s if left else None):
                     link = await StreamSocket.connect(
-                        address, origin.port, self._clock, system_stamps=self._options.system_stamps
+                        address,
+                        origin.port,
+                        self._clock,
+                        system_stamps=self._options.system_stamps,
+                        receipt=self._receipt,
                     )
             except OSError as exc:
                 fault = fault_of(exc, str(origin))

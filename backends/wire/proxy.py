@@ -12,6 +12,7 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from backends.wire.faults import WireError, fault_of
+from backends.wire.stream_socket import Link
 from backends.wire.url import Origin, split_origin
 from scheduler.request import ErrorClass
 
@@ -63,6 +64,9 @@ class TunnelReply:
         self._where = f"proxy {proxy.origin}"
         self._reply = b""
         self.done: asyncio.Future[None] = loop.create_future()
+
+    def sent(self, link: Link) -> None:
+        pass
 
     def feed(self, data: bytes, now_ns: int) -> None:
         del now_ns

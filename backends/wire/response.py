@@ -20,9 +20,12 @@ from backends.wire.faults import WireError, fault_of
 from backends.wire.inflate import InflateError, inflater
 from backends.wire.options import WireOptions
 from backends.wire.sse import SseDecoder, SseOverflowError
+from backends.wire.stream_socket import Link
+from backends.wire.template import Taker, Template, payload_of, whole_event
 from scheduler.request import ErrorClass
 
 TEXT_KEPT = 64 << 10
+_TEMPLATES_TRIED = 8
 
 
 class Response:
@@ -35,11 +38,13 @@ class Response:
         "_close_delimited",
         "_complete",
         "_direct",
+        "_event",
         "_events",
         "_grace",
         "_head_done",
         "_headers",
         "_inflate",
+        "_link",
         "_loop",
         "_now_ns",
         "_options",
@@ -49,6 +54,10 @@ class Response:
         "_quiet",
         "_read",
         "_sse",
+        "_taker",
+        "_template",
+        "_templates_left",
+        "_upper",
         "answer",
         "answered",
         "done",
@@ -83,6 +92,12 @@ class Response:
         self._direct = False
         self._over = False
         self._quiet = 0
+        self._link: Link | None = None
+        self._event = b""
+        self._template: Template | None = None
+        self._templates_left = _TEMPLATES_TRIED
+        self._upper = False
+        self._taker: Taker | None = None
         self._now_ns = 0
         self._grace: asyncio.TimerHandle | None = None
         self._parser = httptools.HttpResponseParser(self)
@@ -94,6 +109,9 @@ class Response:
         return value.decode("latin-1").strip() if value is not None else None
 
     # What the connection calls.
+
+    def sent(self, link: Link) -> None:
+        self._link = link
 
     def feed(self, data: bytes, now_ns: int) -> None:
         self._now_ns = now_ns
@@ -109,6 +127,8 @@ class Response:
             self.fail(ErrorClass.BAD_STREAM, f"more than {self._options.max_header_bytes} bytes came without any body")
         if self._over:
             self._await_message_end()
+        if self._link is not None:
+            self._link.deliver = self._taker_of_more_like(data) or self.feed
 
     def eof(self, now_ns: int) -> None:
         """The server will send no more."""
@@ -153,6 +173,7 @@ class Response:
         if self._grace is not None:
             self._grace.cancel()
         del self._parser, self._parse
+        self._link = self._taker = None
 
     # What httptools calls.
 
@@ -187,6 +208,7 @@ class Response:
     def on_body(self, body: bytes) -> None:
         self._quiet = 0
         if self._direct:
+            self._event = body
             # What _take does, without its call: this runs once a token.
             try:
                 for payload in self._events(body):
@@ -257,6 +279,28 @@ class Response:
                 else:
                     self._answer_over()
                     return
+
+    def _taker_of_more_like(self, data: bytes) -> Taker | None:
+        """Who may take the next segment past the parsers if it is a chunk such as ``data``, which they have just read.
+
+        That ``data`` is by itself one HTTP chunk, and the body in it was what they took it for, proves that they stand
+        between two chunks, where a whole one leaves them.
+        """
+        if not self._direct:
+            return None
+        event = whole_event(data)
+        if event is None or event != self._event or not self._sse.between_events:
+            return None
+        payload, upper = payload_of(event), data[: data.index(b"\r")].isupper()
+        if self._template is None or not self._template.fits(payload):
+            if self._templates_left == 0:
+                return None
+            self._templates_left -= 1
+            self._template, self._taker = self.answer.template(payload), None
+        if self._template is not None and (self._taker is None or upper is not self._upper):
+            self._upper = upper
+            self._taker = self.answer.taker(self._template, self.feed, upper=upper)
+        return self._taker
 
     # The end.
 

@@ -37,6 +37,11 @@ class SseDecoder:
         self._data: list[bytes] = []
         self._data_size = 0
 
+    @property
+    def between_events(self) -> bool:
+        """True when nothing is held: the next byte begins a line of a new event."""
+        return self._clean
+
     def feed(self, segment: bytes) -> list[bytes]:
         """The data of every event that ``segment`` completes. SseOverflowError when one event grows past the bound."""
         # A byte is looked for by its number: several times cheaper than as a one-byte string.

@@ -23,7 +23,7 @@ from backends.protocol import Clock
 _READ_MOST = 64 << 10
 _TIMESPEC = struct.Struct("qq")
 _timespec = _TIMESPEC.unpack
-_system_time_ns = time.time_ns
+_OFFSET_KEPT_NS, _OLDEST_STAMP_NS = 1_000_000, 20_000_000
 _ANCILLARY_MOST = socket.CMSG_SPACE(_TIMESPEC.size) if hasattr(socket, "CMSG_SPACE") else 0
 _SO_TIMESTAMPNS = 35
 """asm-generic/socket.h; Python does not name it, and a few architectures number it otherwise."""
@@ -46,7 +46,11 @@ class Sink(Protocol):
 
 
 class Link(Protocol):
-    """What carries bytes for a connection: a socket, or TLS over one."""
+    """What carries bytes for a connection: a socket, or TLS over one. ``deliver`` takes what comes in, with the ns of its
+    receipt; ``start`` sets it to the sink's ``received``.
+    """
+
+    deliver: Callable[[bytes, int], None]
 
     @property
     def unsent(self) -> int:
@@ -68,18 +72,41 @@ class Link(Protocol):
     def resume_reading(self) -> None: ...
 
 
-class StreamSocket:
-    """Reads and writes one socket on the running loop. ``clock``: ns; stamps are on it. ``system_stamps``: take the
-    system's stamps of receipt where it has them.
+class ReceiptClock:
+    """From the system's stamps, which are on the clock that people set, to ours.
+
+    Both clocks are read together at most once a millisecond, for whole bursts of tokens. So when somebody sets the clock,
+    stamps are wrong by as much for some 20 ms at most.
     """
 
-    def __init__(self, sock: socket.socket, clock: Clock, *, system_stamps: bool = True) -> None:
+    __slots__ = ("_clock", "from_ns", "offset_ns", "until_ns")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.offset_ns = self.from_ns = self.until_ns = 0
+
+    def compare_clocks(self) -> None:
+        """``offset_ns`` is to be added to stamps from ``from_ns`` to before ``until_ns``."""
+        now_ns = time.time_ns()
+        self.offset_ns = self._clock() - now_ns
+        self.from_ns, self.until_ns = now_ns - _OLDEST_STAMP_NS, now_ns + _OFFSET_KEPT_NS
+
+
+class StreamSocket:
+    """Reads and writes one socket on the running loop. ``clock``: ns; stamps are on it. ``system_stamps``: take the
+    system's stamps of receipt where it has them. ``receipt`` is shared by sockets of one clock.
+    """
+
+    def __init__(
+        self, sock: socket.socket, clock: Clock, *, system_stamps: bool = True, receipt: ReceiptClock | None = None
+    ) -> None:
         self._sock = sock
         self._fd = sock.fileno()
         self._clock = clock
+        self._receipt = receipt or ReceiptClock(clock)
         self._loop = asyncio.get_running_loop()
         self._sink: Sink | None = None
-        self._read: Callable[[], None]
+        self.deliver: Callable[[bytes, int], None]
         self._buffer = bytearray()
         self._closed = False
         self._stamped = system_stamps and STAMPS_SUPPORTED
@@ -88,9 +115,18 @@ class StreamSocket:
                 sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
             except OSError:  # a sandbox without it
                 self._stamped = False
+        self._read = self._stamping_reader() if self._stamped else self._reader()
 
     @classmethod
-    async def connect(cls, address: str, port: int, clock: Clock, *, system_stamps: bool = True) -> StreamSocket:
+    async def connect(
+        cls,
+        address: str,
+        port: int,
+        clock: Clock,
+        *,
+        system_stamps: bool = True,
+        receipt: ReceiptClock | None = None,
+    ) -> StreamSocket:
         """Connect to an IPv4 or IPv6 address. Raises OSError."""
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         sock = socket.socket(family, socket.SOCK_STREAM)
@@ -98,7 +134,7 @@ class StreamSocket:
             sock.settimeout(0)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await asyncio.get_running_loop().sock_connect(sock, (address, port))
-            return cls(sock, clock, system_stamps=system_stamps)
+            return cls(sock, clock, system_stamps=system_stamps, receipt=receipt)
         except BaseException:
             sock.close()
             raise
@@ -114,7 +150,7 @@ class StreamSocket:
     def start(self, sink: Sink) -> None:
         """Hand what comes to ``sink`` from now on; called again, to another one."""
         self._sink = sink
-        self._read = (self._stamping_reader if self._stamped else self._reader)(sink.received)
+        self.deliver = sink.received
         self.resume_reading()
 
     def write(self, data: bytes) -> None:
@@ -146,10 +182,10 @@ class StreamSocket:
         if not self._closed:
             self._loop.add_reader(self._fd, self._read)
 
-    def _stamping_reader(self, received: Callable[[bytes, int], None]) -> Callable[[], None]:
+    def _stamping_reader(self) -> Callable[[], None]:
         """What the loop calls for a socket whose receipt is stamped. A closure: this runs once a token, and touches as little
         memory as can be."""
-        recvmsg, clock, end, failed = self._sock.recvmsg, self._clock, self._end, self._close
+        recvmsg, clock, receipt, end, failed = self._sock.recvmsg, self._clock, self._receipt, self._end, self._close
 
         def read() -> None:
             try:
@@ -159,25 +195,26 @@ class StreamSocket:
             except OSError as exc:
                 failed(exc)
                 return
-            now_ns = clock()
             if ancillary:
-                # How long ago, not when: the system's stamp is on the clock that people set.
                 seconds, ns = _timespec(ancillary[0][2])
-                age_ns = _system_time_ns() - seconds * 1_000_000_000 - ns
-                if age_ns > 0:
-                    now_ns -= age_ns
+                stamp_ns = seconds * 1_000_000_000 + ns
+                if not receipt.from_ns <= stamp_ns < receipt.until_ns:
+                    receipt.compare_clocks()
+                arrived_ns = stamp_ns + receipt.offset_ns
+            else:
+                arrived_ns = clock()
             if not data:
                 end()
                 return
             try:
-                received(data, now_ns)
+                self.deliver(data, arrived_ns)
             except BaseException:
                 failed(None)  # or the loop would come back to what is left unread, for ever
                 raise
 
         return read
 
-    def _reader(self, received: Callable[[bytes, int], None]) -> Callable[[], None]:
+    def _reader(self) -> Callable[[], None]:
         recv, clock, end, failed = self._sock.recv, self._clock, self._end, self._close
 
         def read() -> None:
@@ -192,7 +229,7 @@ class StreamSocket:
                 end()
                 return
             try:
-                received(data, clock())
+                self.deliver(data, clock())
             except BaseException:
                 failed(None)
                 raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Callable
 
 from backends.wire.stream_socket import Sink, StreamSocket
 
@@ -21,6 +22,7 @@ class Tls:
         self._ssl = context.wrap_bio(self._incoming, self._outgoing, server_hostname=server_hostname)
         self._shaken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._sink: Sink | None = None
+        self.deliver: Callable[[bytes, int], None]
         self._over = False
         self._lost: OSError | None = None
         self._arrived_ns = 0
@@ -47,8 +49,9 @@ class Tls:
     def start(self, sink: Sink) -> None:
         """``sink`` takes what is decrypted from now on."""
         self._sink = sink
+        self.deliver = sink.received
         # What came with the end of the handshake waits undecrypted until somebody is there to take it.
-        asyncio.get_running_loop().call_soon(self._decrypt, sink, self._arrived_ns)
+        asyncio.get_running_loop().call_soon(self._decrypt, self._arrived_ns)
 
     def write(self, data: bytes) -> None:
         if self._over:
@@ -80,14 +83,14 @@ class Tls:
         if not self._shaken.done():
             self._shake()
         if self._sink is not None:
-            self._decrypt(self._sink, arrived_ns)
+            self._decrypt(arrived_ns)
 
-    def _decrypt(self, sink: Sink, arrived_ns: int) -> None:
+    def _decrypt(self, arrived_ns: int) -> None:
         while not self._over:
             text = self._read()
             if text is None:
                 return
-            sink.received(text, arrived_ns)
+            self.deliver(text, arrived_ns)
 
     def _read(self) -> bytes | None:
         """What can be decrypted now; None when there is no more, or the connection ended."""

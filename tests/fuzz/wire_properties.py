@@ -24,6 +24,10 @@ SEEDS = (
     b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n',
     b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\ndata: [DONE]\n\n',
     b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}\r\n\r\n: ping\r\n\r\n',
+    b'data: {"choices":[{"index":0,"delta":{"content":" b c"}}]}\n\n',
+    b'data: {"choices":[{"index":0,"delta":{"content":" b","token_ids":[5]}}]}\n\n',
+    b'data: {"choices":[{"index":0,"text":"a","token_ids":[7]}]}\n\n',
+    b'data: {"choices":[{"index":0,"text":"\\n","token_ids":[31]}]}\n\n',
     b'data:{"choices":[{"index":0,"text":"","token_ids":[1,2]}],"usage":{"completion_tokens":2}}\n\n',
     b'event: error\ndata: {"error":{"message":"x","code":500}}\n\n',
     b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":1}}\n\ndata: [DONE]\n\n',
@@ -34,13 +38,29 @@ class RaisedError(AssertionError):
     """The decoder raised what only a bug of ours can raise."""
 
 
+class _Link:
+    """A link over which a request went: the response may have it deliver past the parsers."""
+
+    unsent = 0
+
+    def __init__(self, response: Response) -> None:
+        self.deliver = response.feed
+        response.sent(self)
+
+    def start(self, sink: object) -> None:
+        raise NotImplementedError
+
+    write = abort = pause_reading = resume_reading = start
+
+
 def outcome(segments: Sequence[bytes], loop: asyncio.AbstractEventLoop) -> tuple[object, ...]:
     """What a response fed with ``segments`` and then cut came to, its times left out."""
     answer = OpenAiAnswer(lambda _now, _count: None)
     response = Response(answer, OPTIONS, loop)
+    link = _Link(response)
     for number, segment in enumerate(segments):
         if segment and not response.done.done():
-            response.feed(segment, number)
+            link.deliver(segment, number)
     if not response.done.done():
         response.eof(len(segments))
     if not response.done.done():

@@ -117,6 +117,9 @@ class Kept:
     def __init__(self):
         self.stamps = []
 
+    def sent(self, link):
+        pass
+
     def feed(self, data, now_ns):
         self.stamps.append(now_ns)
 

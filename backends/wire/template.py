@@ -1,0 +1,124 @@
+"""What nearly every chunk of a stream looks like, so that the next one need not be parsed. No I/O.
+
+The chunks of one answer are the same bytes but for the new text and, where the server tells it, its token id. A server that
+writes each event as one HTTP chunk sends
+
+    SIZE CRLF "data: " before TEXT after LF LF CRLF
+
+or the same with a number between ``between`` and ``after``. Bytes that have this form *are* such a chunk: SIZE follows from
+their number; TEXT is printable ASCII without a quote or a backslash, so the JSON around it means what it meant. Whatever
+has another form is parsed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from backends.protocol import OnTokens
+
+TEXT_BYTES = bytes(byte for byte in range(0x20, 0x7F) if byte not in b'"\\')
+"""What may stand inside a JSON string as it is, and means itself whatever stands beside it."""
+
+_EVENT, _EVENT_END, _CRLF = b"data: ", b"\n\n", b"\r\n"
+_ZERO = ord("0")
+_LENGTHS_KEPT = 256
+
+Taker = Callable[[bytes, int], None]
+"""Takes a segment and the ns of its receipt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A payload around what varies in it: any text of :data:`TEXT_BYTES` after ``before`` and, with ``between``, any one
+    token id after that.
+    """
+
+    before: bytes
+    between: bytes | None
+    after: bytes
+
+    def fits(self, payload: bytes) -> bool:
+        """False for a payload of another form; True proves nothing about what varies."""
+        return payload.startswith(self.before) and payload.endswith(self.after)
+
+
+def whole_event(data: bytes) -> bytes | None:
+    """The event of ``data`` if that is exactly one HTTP chunk, and the event exactly one ``data: `` line; else None."""
+    size, line_end, rest = data.partition(_CRLF)
+    event = rest[:-2]
+    if not line_end or rest[-2:] != _CRLF or size.lower() != b"%x" % len(event):
+        return None
+    body = event[len(_EVENT) : -len(_EVENT_END)]
+    if not event.startswith(_EVENT) or not event.endswith(_EVENT_END) or b"\n" in body or b"\r" in body:
+        return None
+    return event
+
+
+def payload_of(event: bytes) -> bytes:
+    """The payload of what :func:`whole_event` gave."""
+    return event[len(_EVENT) : -len(_EVENT_END)]
+
+
+def taker(
+    template: Template,
+    *,
+    upper: bool,
+    stamp: Callable[[int], object],
+    count: Callable[[int], object],
+    on_tokens: OnTokens,
+    otherwise: Taker,
+) -> Taker:
+    """Tells ``stamp`` and ``on_tokens`` of a segment that is exactly one HTTP chunk of ``template`` (and ``count`` that it
+    has one token, if it has an id), and leaves every other segment to ``otherwise``. ``upper``: sizes are written in
+    capitals.
+
+    Closures over what does not change: this runs once a token.
+    """
+    between = template.between or b""
+    lead, tail = _EVENT + template.before, template.after + _EVENT_END + _CRLF
+    end = -len(tail)
+    begins: dict[int, bytes] = {}
+
+    def begin_of(length: int) -> bytes:
+        if len(begins) >= _LENGTHS_KEPT:
+            begins.clear()
+        begin = begins[length] = _begin(length, lead, tail, upper=upper)
+        return begin
+
+    def take(data: bytes, arrived_ns: int) -> None:
+        begin = begins.get(len(data)) or begin_of(len(data))
+        if data.startswith(begin) and data.endswith(tail) and not data[len(begin) : end].translate(None, TEXT_BYTES):
+            stamp(arrived_ns)
+            on_tokens(arrived_ns, None)
+        else:
+            otherwise(data, arrived_ns)
+
+    def take_with_id(data: bytes, arrived_ns: int) -> None:
+        begin = begins.get(len(data)) or begin_of(len(data))
+        if data.startswith(begin) and data.endswith(tail):
+            text, _, number = data[len(begin) : end].partition(between)
+            if (
+                text
+                and number.isdigit()
+                and (number[0] != _ZERO or len(number) == 1)
+                and not text.translate(None, TEXT_BYTES)
+            ):
+                stamp(arrived_ns)
+                count(1)
+                on_tokens(arrived_ns, 1)
+                return
+        otherwise(data, arrived_ns)
+
+    return take if template.between is None else take_with_id
+
+
+def _begin(length: int, lead: bytes, tail: bytes, *, upper: bool) -> bytes:
+    """How a chunk of ``length`` bytes with some text begins; if there is none of that length, what no chunk begins with."""
+    for digits in range(1, 9):
+        size = length - digits - 2 * len(_CRLF)
+        if size > len(lead) + len(tail) - len(_CRLF):
+            line = (b"%X" if upper else b"%x") % size
+            if len(line) == digits:
+                return line + _CRLF + lead
+    return b"\n"
