@@ -1,4 +1,4 @@
-"""The gateway's routes: generation through the queue, its own health, metrics and administration, the rest proxied.
+"""The gateway's routes: its own health, metrics and administration; the rest through the queue or past it.
 
 Own paths, which hide an upstream's of the same name: ``/health`` (the process lives), ``/ready`` (it takes work: an upstream is
 up and it does not drain; a controller of slots that failed is told there too, and stops no work), ``/metrics``, ``/admin/...``
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import posixpath
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
@@ -17,29 +16,22 @@ import msgspec
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from backends.gateway.ask import CHAT_PATH, COMPLETIONS_PATH, read_ask
+from backends.gateway.ask import read_ask
 from backends.gateway.config import GatewayConfig
+from backends.gateway.dialects.dialect import Dialect
 from backends.gateway.gate import Change, Gate
-from backends.gateway.identity import TENANT_HEADER, bearer
+from backends.gateway.identity import API_KEY_HEADER, TENANT_HEADER, bearer
 from backends.gateway.listener import Listener
 from backends.gateway.logs import event, where
 from backends.gateway.metrics import new_registry, render
 from backends.gateway.plain import proxy
 from backends.gateway.refusal import Reason, Refusal
+from backends.gateway.routes import route_of
 from backends.gateway.turn import Turn
 from tenants.tenant import Tenant
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _CLIENT_CLOSED = 499  # never sent: the client is gone; what a log of such a request is known by
-
-
-# Some clients leave /v1 out; their requests must not get around the queue.
-_GENERATION = {
-    prefix + path.removeprefix("/v1"): path is CHAT_PATH
-    for prefix in ("/v1", "")
-    for path in (CHAT_PATH, COMPLETIONS_PATH)
-}
-"""Paths that generate, and whether in chat."""
 
 
 class App:
@@ -53,14 +45,12 @@ class App:
 
     def application(self) -> web.Application:
         app = web.Application(client_max_size=self._gate.config.limits.max_body_bytes, middlewares=[self._guard])
-        for path, chat in _GENERATION.items():
-            app.router.add_post(path, self._chat if chat else self._completions)
         app.router.add_get("/health", self._health)
         app.router.add_get("/ready", self._ready)
         app.router.add_get("/metrics", self._metrics)
         app.router.add_post("/admin/reload", self._admin_reload)
         app.router.add_get("/admin/status", self._admin_status)
-        app.router.add_route("*", "/{path:.*}", self._plain)
+        app.router.add_route("*", "/{path:.*}", self._other)
         return app
 
     @web.middleware
@@ -113,21 +103,18 @@ class App:
                 408, Reason.SLOW_REQUEST, f"the request body was not complete after {limits.client_stall_s:g} s"
             ) from error
 
-    # -- generation --------------------------------------------------------------------------------------------------
+    # -- what the upstreams serve --------------------------------------------------------------------------------------
 
-    async def _chat(self, request: web.Request) -> web.StreamResponse:
-        return await self._generate(request, chat=True)
-
-    async def _completions(self, request: web.Request) -> web.StreamResponse:
-        return await self._generate(request, chat=False)
-
-    async def _generate(self, request: web.Request, *, chat: bool) -> web.StreamResponse:
-        gate = self._gate
+    async def _other(self, request: web.Request) -> web.StreamResponse:
+        """Through the queue, or past it as it is (:mod:`backends.gateway.routes`)."""
+        route = route_of(request.method, request.path)
+        if route.dialect is None:
+            return await self._plain(request, route.path)
         tenant = self._tenant(request)
-        with gate.at_work(), _known_as(tenant):
-            return await self._turn(request, tenant, chat=chat)
+        with self._gate.at_work(), _known_as(tenant):
+            return await self._turn(request, tenant, route.dialect)
 
-    async def _turn(self, request: web.Request, tenant: Tenant, *, chat: bool) -> web.StreamResponse:
+    async def _turn(self, request: web.Request, tenant: Tenant, dialect: Dialect) -> web.StreamResponse:
         gate = self._gate
         if gate.draining:
             retry_s = gate.config.limits.retry_after_s
@@ -139,7 +126,7 @@ class App:
         takes_priority = any(upstream.takes_priority for upstream in gate.config.upstreams)
         ask = read_ask(
             body,
-            chat=chat,
+            dialect=dialect,
             fold=gate.config.fold,
             count_tokens=gate.config.count_tokens,
             priority=tenant.priority if takes_priority else None,
@@ -147,22 +134,20 @@ class App:
         return await Turn(gate, request, tenant, ask, arrival_ns).serve()
 
     def _tenant(self, request: web.Request) -> Tenant:
-        return self._gate.identities.tenant(request.headers.get("Authorization"), request.headers.get(TENANT_HEADER))
+        headers = request.headers
+        return self._gate.identities.tenant(
+            headers.get("Authorization"), headers.get(TENANT_HEADER), headers.get(API_KEY_HEADER)
+        )
 
-    # -- the rest ----------------------------------------------------------------------------------------------------
-
-    async def _plain(self, request: web.Request) -> web.StreamResponse:
+    async def _plain(self, request: web.Request, path: str | None) -> web.StreamResponse:
         """With keys configured these paths need one too; without, nobody need say who asks."""
         gate = self._gate
-        path = _plain_path(request.path)
-        if path.startswith("/admin"):
-            raise Refusal(404, Reason.NO_ROUTE, "no such path")
-        if request.method == "POST" and path in _GENERATION:
-            return await self._generate(request, chat=_GENERATION[path])
         named = gate.identities.has_keys or TENANT_HEADER in request.headers
         tenant = self._tenant(request).name if named else None
         with gate.at_work():
-            return await proxy(gate, request, await self._body(request), tenant)
+            return await proxy(gate, request, path, await self._body(request), tenant)
+
+    # -- its own paths -----------------------------------------------------------------------------------------------
 
     async def _health(self, request: web.Request) -> web.Response:  # noqa: ARG002 (the framework's signature)
         return web.Response()
@@ -248,11 +233,6 @@ def _known_as(tenant: Tenant) -> Iterator[None]:
     except Refusal as refusal:
         refusal.tenant = tenant.name
         raise
-
-
-def _plain_path(path: str) -> str:
-    """As a server may read it that takes ``//``, ``/./``, ``/../`` and a last slash out: it is judged as that too."""
-    return posixpath.normpath(f"/{path.strip('/')}")
 
 
 def _json(value: object, status: int = 200) -> web.Response:

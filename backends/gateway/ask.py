@@ -1,13 +1,14 @@
 """What a client's generation request asks for, and the body that goes upstream in its place.
 
 The body's fields are kept as the bytes that came (msgspec.Raw): only those that the gateway sets are new, and a body that
-needs none goes on untouched. Three ways to answer:
+needs none goes on untouched. Four ways to answer:
 
 * PASS: the client streams; bytes pass through as they come. ``usage`` is asked for where the client did not, and the chunk
   that brings it is taken out again;
 * FOLD: the client does not stream, but the upstream is asked to, so that the first token is seen and the prefill slot
   freed; the chunks are folded into one answer. Only for bodies whose every field is known to fold;
-* WHOLE: neither: tools, log probabilities, several choices, or a field that is not known here.
+* WHOLE: neither: tools, log probabilities, several choices, a field that is not known here, or an API that is not folded;
+* AS_IS: body and answer of an API that is not known here, untouched both.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from typing import Any
 
 import msgspec
 
+from backends.gateway.dialects.dialect import Dialect
+from backends.gateway.dialects.openai import CHAT, COMPLETIONS
+from backends.gateway.dialects.other import OTHER
+from backends.gateway.dialects.responses import RESPONSES
 from backends.gateway.refusal import Reason, Refusal
-
-CHAT_PATH = "/v1/chat/completions"
-COMPLETIONS_PATH = "/v1/completions"
 
 _FOLDABLE = frozenset(
     {
@@ -50,6 +52,7 @@ class Mode(Enum):
     PASS = auto()
     FOLD = auto()
     WHOLE = auto()
+    AS_IS = auto()
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +62,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     mode: Mode
-    chat: bool
+    dialect: Dialect
     prompt_bytes: int
     prompt_tokens: int | None
     max_tokens: int | None
@@ -68,36 +71,69 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     prefix: bytes = b""
 
 
-def read_ask(data: bytes, *, chat: bool, fold: bool, count_tokens: bool, priority: int | None) -> Ask:
-    """``priority`` None: leave the field as it is. Raises Refusal (400) for what is no JSON object or streams oddly; all
-    other judgement is the upstream's.
+def read_ask(data: bytes, *, dialect: Dialect, fold: bool, count_tokens: bool, priority: int | None) -> Ask:
+    """``priority`` None: leave the field as it is. Raises Refusal (400) for what is no JSON object, streams oddly or would be
+    worked on after its answer; all other judgement is the upstream's. Of an unknown API nothing is judged.
     """
+    if dialect is OTHER:
+        return _read_other(data)
     try:
         fields = _decode_fields(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Refusal(400, Reason.BAD_BODY, f"the request body must be a JSON object: {error}") from error
-    stream = _flag(fields, "stream")
-    mode = Mode.PASS if stream else Mode.FOLD if fold and count_tokens and _folds(fields, chat=chat) else Mode.WHOLE
-    prompt = fields.get("messages" if chat else "prompt", msgspec.Raw(b""))
-    changes: dict[str, Any] = {} if priority is None else {"priority": priority}
+    if dialect is RESPONSES and _flag(fields, "background"):
+        raise Refusal(
+            400,
+            Reason.BAD_REQUEST,
+            "a background response is worked on outside the queue, after its answer; send it without background",
+        )
+    folds = fold and count_tokens and dialect.chunks and _folds(fields, chat=dialect is CHAT)
+    mode = Mode.PASS if _flag(fields, "stream") else Mode.FOLD if folds else Mode.WHOLE
+    prompt = b"".join(_raw(fields, name) for name in dialect.prompt if name in fields)
+    changes: dict[str, Any] = {} if priority is None or not dialect.takes_priority else {"priority": priority}
     strip_usage = False
     if mode is Mode.FOLD:
         changes |= {"stream": True, "stream_options": {"include_usage": True}}
-    elif mode is Mode.PASS and count_tokens:
+    elif mode is Mode.PASS and count_tokens and dialect.chunks:
         options = _options(fields)
         if not options.get("include_usage"):
             strip_usage = True
             changes["stream_options"] = {**options, "include_usage": True}
     return Ask(
         mode=mode,
-        chat=chat,
-        prompt_bytes=len(memoryview(prompt)),
-        prefix=bytes(memoryview(prompt)[:_PREFIX_BYTES]) if len(memoryview(prompt)) >= _PREFIX_BYTES else b"",
-        prompt_tokens=None if chat else _ids(prompt),
-        max_tokens=_whole_number(fields, "max_completion_tokens") or _whole_number(fields, "max_tokens"),
+        dialect=dialect,
+        prompt_bytes=len(prompt),
+        prefix=_prefix(prompt),
+        prompt_tokens=_ids(prompt) if dialect is COMPLETIONS else None,
+        max_tokens=_most(fields, dialect),
         strip_usage=strip_usage,
         body=msgspec.json.encode({**fields, **changes}) if changes else data,
     )
+
+
+def _read_other(data: bytes) -> Ask:
+    """A body that is a JSON object is a prompt as a whole; of any other (speech, a form) the bytes say nothing of tokens."""
+    try:
+        fields = _decode_fields(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        fields = {}
+    return Ask(
+        mode=Mode.AS_IS,
+        dialect=OTHER,
+        prompt_bytes=len(data) if fields else 0,
+        prompt_tokens=None,
+        max_tokens=_most(fields, OTHER),
+        strip_usage=False,
+        body=data,
+    )
+
+
+def _prefix(prompt: bytes) -> bytes:
+    return prompt[:_PREFIX_BYTES] if len(prompt) >= _PREFIX_BYTES else b""
+
+
+def _most(fields: Mapping[str, msgspec.Raw], dialect: Dialect) -> int | None:
+    return next((most for name in dialect.most if (most := _whole_number(fields, name))), None)
 
 
 def _flag(fields: Mapping[str, msgspec.Raw], name: str) -> bool:
@@ -122,16 +158,15 @@ def _folds(fields: Mapping[str, msgspec.Raw], *, chat: bool) -> bool:
         return False
     if any(_raw(fields, name) not in _ABSENT for name in _NONE_ONLY):
         return False
-    return chat or _is_one_prompt(fields.get("prompt", msgspec.Raw(b"null")))
+    return chat or _is_one_prompt(_raw(fields, "prompt"))
 
 
-def _is_one_prompt(prompt: msgspec.Raw) -> bool:
+def _is_one_prompt(prompt: bytes) -> bool:
     """A list of texts, or of lists, has an answer each; folding knows of one."""
-    return bytes(memoryview(prompt)[:1]) == b'"' or _ids(prompt) is not None
+    return prompt[:1] == b'"' or _ids(prompt) is not None
 
 
-def _ids(prompt: msgspec.Raw) -> int | None:
-    text = bytes(memoryview(prompt))
+def _ids(text: bytes) -> int | None:
     if text[:1] != b"[" or not text[1:64].lstrip()[:1].isdigit():
         return None
     return text.count(b",") + 1

@@ -33,15 +33,17 @@ _MOST = 1 << 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upstream:
-    """One server behind the gateway. ``api_key``: a reference; sent in place of the client's. ``health_path``: any
-    status below 500 there means that the server is up. ``takes_priority``: put the tenant's class into the body, for a
-    server that orders by it (vLLM with ``--scheduling-policy priority``).
+    """One server behind the gateway. ``api_key``: a reference; sent in place of the client's. ``headers``: sent in place of
+    the client's of the same names, to probes too; values may hold references. ``health_path``: any status below 500 there
+    means that the server is up. ``takes_priority``: put the tenant's class into the body, for a server that orders by it
+    (vLLM with ``--scheduling-policy priority``).
     """
 
     name: str
     url: str
     slots: Slots = field(default_factory=Slots)
     api_key: str | None = field(default=None, repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     health_path: str = "/health"
     takes_priority: bool = False
 

@@ -15,13 +15,25 @@ from aiohttp import HttpVersion11, web
 from aiohttp.web_protocol import RequestHandler
 from multidict import CIMultiDict
 
-from backends.gateway.relay import Pausable
+from backends.gateway.relay import Pausable, Relay
+from backends.gateway.upstreams import HOP_BY_HOP
 
 
 def close(transport: asyncio.WriteTransport, stall_s: float) -> None:
     """Close it once the client has read what was written, at the latest after ``stall_s``."""
     transport.close()
     asyncio.get_running_loop().call_later(stall_s, transport.abort)
+
+
+def client_headers(relay: Relay, without: tuple[str, ...] = ()) -> CIMultiDict[str]:
+    """The upstream's headers as the client gets them."""
+    dropped = HOP_BY_HOP | {"content-length", *without}
+    kept: CIMultiDict[str] = CIMultiDict()
+    for raw_name, value in relay.headers:
+        name = raw_name.decode("latin-1")
+        if name not in dropped:
+            kept.add(name, value.decode("latin-1"))
+    return kept
 
 
 class ClientStalled(ConnectionResetError):  # noqa: N818 (what the client did, as the other ConnectionErrors)

@@ -24,7 +24,7 @@ from backends.gateway.identity import Identities, Secret
 from backends.gateway.logs import event
 from backends.gateway.metrics import GatewayMetrics, Gauges
 from backends.gateway.slots import GatewaySlots
-from backends.gateway.upstreams import Upstreams, upstream_keys
+from backends.gateway.upstreams import Upstreams, upstream_headers
 from scheduler.dispatcher import Dispatcher, DispatcherConfig
 from scheduler.drivers.live import LiveDriver
 from scheduler.events import PolicyChanged, TenantsChanged
@@ -85,7 +85,7 @@ class Gate:
         self.idle.set()
         self._resolve = resolve
         self._prefix_key = secrets.token_bytes(16)
-        self._estimates: dict[str, PromptEstimate] = {}
+        self._estimates: dict[tuple[str, str], PromptEstimate] = {}
         self.identities = Identities(config.tenants, config.default_tenant, resolve)
         self.admin = _admin(config, resolve)
         self.tenants: Mapping[str, Tenant] = {tenant.name: tenant for tenant in config.tenants}
@@ -124,8 +124,9 @@ class Gate:
             return ()
         return (int.from_bytes(blake2b(prefix, digest_size=8, key=self._prefix_key).digest()) >> 1,)
 
-    def estimate(self, tenant: str) -> PromptEstimate:
-        return self._estimates.setdefault(tenant, PromptEstimate())
+    def estimate(self, tenant: str, dialect: str) -> PromptEstimate:
+        """APIs differ in how many bytes they put around a prompt's text."""
+        return self._estimates.setdefault((tenant, dialect), PromptEstimate())
 
     def ended(self, outcome: Outcome) -> None:
         """Count and hand on what became of a request."""
@@ -146,17 +147,19 @@ class Gate:
         for name in _FIXED:
             if getattr(config, name) != getattr(old, name):
                 raise ConfigError(f"{name} cannot change while the gateway runs; restart it")
-        slotless = [[replace(u, slots=Slots()) for u in c.upstreams] for c in (old, config)]
-        if slotless[0] != slotless[1]:
-            raise ConfigError("upstreams cannot change while the gateway runs, except their slots; restart it")
+        fixed = [[replace(u, slots=Slots(), api_key=None, headers={}) for u in c.upstreams] for c in (old, config)]
+        if fixed[0] != fixed[1]:
+            raise ConfigError(
+                "upstreams cannot change while the gateway runs, except their slots, keys and headers; restart it"
+            )
         build_policy(config.policy, config.options, PolicyContext(cost=config.cost, prefill_rate=config.prefill_rate))
         identities = Identities(config.tenants, config.default_tenant, self._resolve)
         admin = _admin(config, self._resolve)
-        keys = upstream_keys(config, self._resolve)
+        own = upstream_headers(config, self._resolve)
 
         changed: list[str] = []
         self.config, self.identities, self.admin = config, identities, admin
-        self.upstreams.set_keys(keys)
+        self.upstreams.set_headers(own)
         self.tenants = {tenant.name: tenant for tenant in config.tenants}
         if config.tenants != old.tenants:
             self.driver.reconfigure(TenantsChanged(self.driver.at(), config.tenants))

@@ -1,4 +1,4 @@
-"""Who asks: a tenant from an API key, else from the header ``x-lmperf-tenant``.
+"""Who asks: a tenant from an API key (``Authorization: Bearer``, else ``x-api-key``), else from ``x-lmperf-tenant``.
 
 * A key that is given must be known, as soon as any tenant has a key; a tenant with a key is reached by it alone.
 * A header that names another tenant than the key's is refused rather than ignored.
@@ -19,6 +19,10 @@ from backends.gateway.refusal import Reason, Refusal
 from tenants.tenant import Tenant
 
 TENANT_HEADER = "x-lmperf-tenant"
+API_KEY_HEADER = "x-api-key"
+"""Where clients of the Messages API put their key."""
+
+KEY_HEADERS = frozenset({"authorization", API_KEY_HEADER})
 
 
 def bearer(authorization: str | None) -> str | None:
@@ -69,9 +73,8 @@ class Identities:
     def has_keys(self) -> bool:
         return bool(self._keys)
 
-    def check_key(self, authorization: str | None) -> Tenant | None:
+    def check_key(self, given: str | None) -> Tenant | None:
         """The tenant of the key, None when keys are not asked for or none is given. Raises Refusal for an unknown one."""
-        given = bearer(authorization)
         if given is None or not self._keys:
             return None
         digest = _digest(given)
@@ -85,9 +88,11 @@ class Identities:
             )
         return found
 
-    def tenant(self, authorization: str | None, header: str | None) -> Tenant:
-        """Whose request this is. Raises Refusal (400, 401)."""
-        keyed = self.check_key(authorization)
+    def tenant(self, authorization: str | None, header: str | None, api_key: str | None = None) -> Tenant:
+        """Whose request this is, by three of its headers; ``api_key`` counts where there is no bearer. Raises Refusal (400,
+        401).
+        """
+        keyed = self.check_key(bearer(authorization) or (api_key or "").strip() or None)
         if keyed is not None:
             if header is not None and header != keyed.name:
                 raise Refusal(

@@ -12,6 +12,8 @@ from typing import IO
 
 import msgspec
 
+from scheduler.request import Outcome
+
 log = logging.getLogger("lmperf.gateway")
 
 Field = str | int | float | bool | None | dict[str, bool] | list[str]
@@ -37,6 +39,32 @@ def event(name: str, *, level: int = logging.INFO, **fields: Field) -> None:
     """One line; fields that are None are left out."""
     if log.isEnabledFor(level):
         log.log(level, name, extra={"fields": {key: value for key, value in fields.items() if value is not None}})
+
+
+def request_ended(outcome: Outcome, *, api: str, mode: str, reason: str | None, http_status: int | None) -> None:
+    """The line of a request that went through the queue."""
+    request = outcome.request
+    event(
+        "request",
+        id=request.id,
+        tenant=request.tenant,
+        api=api,
+        mode=mode,
+        status=str(outcome.status),
+        error=None if outcome.error_class is None else str(outcome.error_class),
+        reason=reason,
+        http_status=http_status,
+        upstream=outcome.backend,
+        queue_ms=_ms(outcome.enqueued_ns, outcome.dispatched_ns),
+        ttft_ms=_ms(request.arrival_ns, outcome.first_token_ns),
+        e2e_ms=_ms(request.arrival_ns, outcome.ended_ns),
+        prompt_tokens=outcome.prompt_tokens,
+        output_tokens=outcome.output_tokens,
+    )
+
+
+def _ms(start_ns: int | None, end_ns: int | None) -> float | None:
+    return None if start_ns is None or end_ns is None else round((end_ns - start_ns) / 1e6, 3)
 
 
 def where(error: BaseException) -> str | None:

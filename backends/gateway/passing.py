@@ -9,15 +9,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Protocol
 
 import msgspec
 
-from backends.wire.answer import OpenAiAnswer
+from backends.wire.answer import Answer
 from backends.wire.chunk import decode_chunk
 from backends.wire.sse import SseDecoder, SseOverflowError
 
 _NO_CHOICES = re.compile(rb'"choices"\s*:\s*\[\s*\]')
 _BOUNDARY = re.compile(rb"\r\n\r\n|\n\n|\r\r")
+
+
+class Reader(Protocol):
+    """What reads a body on its way: ``read`` every piece as it came, ``close`` once at the end."""
+
+    def read(self, body: bytes, now_ns: int) -> None: ...
+
+    def close(self, now_ns: int) -> None: ...
 
 
 class EventReader:
@@ -27,7 +36,7 @@ class EventReader:
 
     __slots__ = ("_feed", "_keep", "_sse", "answer", "over", "unreadable")
 
-    def __init__(self, answer: OpenAiAnswer, max_event_bytes: int, keep: list[bytes] | None = None) -> None:
+    def __init__(self, answer: Answer, max_event_bytes: int, keep: list[bytes] | None = None) -> None:
         self.answer = answer
         self._keep = keep
         self.over = False
@@ -118,7 +127,7 @@ class Passing:
 
     __slots__ = ("_read", "_reader", "_strip", "_tail", "_write")
 
-    def __init__(self, reader: EventReader | None, strip: UsageStrip | None, write: Callable[[bytes], None]) -> None:
+    def __init__(self, reader: Reader | None, strip: UsageStrip | None, write: Callable[[bytes], None]) -> None:
         self._reader = reader
         self._read = None if reader is None else reader.read
         self._strip = strip

@@ -1,4 +1,4 @@
-"""Everything but generation, proxied as it is to an upstream that is up: models, tokenizer, version, embeddings, pages.
+"""What makes no server work, proxied as it is to an upstream that is up: models, tokenizer, version, pages.
 
 These requests do not wait in the queue and take no slot; a drain waits for them. Bodies are read whole (the size limit holds)
 and answers stream.
@@ -17,8 +17,10 @@ from backends.gateway.refusal import Reason, Refusal
 from backends.gateway.upstreams import HOP_BY_HOP
 
 
-async def proxy(gate: Gate, request: web.Request, body: bytes, tenant: str | None) -> web.StreamResponse:
-    """Raises Refusal (502, 503)."""
+async def proxy(
+    gate: Gate, request: web.Request, path: str | None, body: bytes, tenant: str | None
+) -> web.StreamResponse:
+    """``path``: in place of the request's own. Raises Refusal (502, 503)."""
     gate.metrics.plain += 1
     stall_s = gate.config.limits.client_stall_s
     server = gate.upstreams.first_up()
@@ -26,7 +28,9 @@ async def proxy(gate: Gate, request: web.Request, body: bytes, tenant: str | Non
         raise Refusal(503, Reason.NO_UPSTREAM, "no upstream is up", retry_after_s=gate.config.probe_interval_s)
     headers = server.headers(request.headers, tenant, keep_authorization=not gate.identities.has_keys)
     # The path and query alone: a request in absolute form must not choose its server.
-    url = URL(f"{server.base}{request.rel_url.raw_path_qs}", encoded=True)
+    query = request.rel_url.raw_query_string
+    target = request.rel_url.raw_path_qs if path is None else f"{path}?{query}" if query else path
+    url = URL(f"{server.base}{target}", encoded=True)
     response: web.StreamResponse | None = None
     try:
         async with gate.upstreams.session.request(

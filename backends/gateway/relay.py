@@ -104,6 +104,12 @@ class Relay:
         return 200 <= self.status < 300 and "json" not in kind and "html" not in kind
 
     @property
+    def is_events(self) -> bool:
+        """Whether an event of ours can follow those that came."""
+        kind = (self.header(b"content-type") or "").lower()
+        return not self.is_encoded and "event-stream" in kind
+
+    @property
     def is_encoded(self) -> bool:
         return (self.header(b"content-encoding") or "identity").lower() != "identity"
 

@@ -9,43 +9,22 @@ from __future__ import annotations
 
 from array import array
 
-import msgspec
-
+from backends.gateway.dialects.dialect import Whole
 from backends.gateway.upstreams import Exchange
 from backends.protocol import WireResult
-from backends.wire.answer import OpenAiAnswer
-from backends.wire.chunk import Usage
+from backends.wire.answer import Answer
 from backends.wire.faults import WireError
 from scheduler.request import ErrorClass, Status, TokensSource
 
 
-class _Choice(msgspec.Struct):
-    finish_reason: str | None = None
-
-
-class Whole(msgspec.Struct):
-    """What an answer that did not stream tells of itself."""
-
-    usage: Usage | None = None
-    choices: list[_Choice] | None = None
-
-    @staticmethod
-    def read(body: bytes) -> Whole | None:
-        """None for a body that is no answer."""
-        try:
-            return msgspec.json.decode(body, type=Whole)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return None
-
-
-def judge_stream(answer: OpenAiAnswer, unreadable: str | None) -> WireError | None:
+def judge_stream(answer: Answer, unreadable: str | None) -> WireError | None:
     """The fault of a stream whose message came to its end, None for a success."""
     if answer.fault is not None:
         return answer.fault
     if unreadable is not None:
         return WireError(ErrorClass.BAD_STREAM, unreadable)
     if not answer.whole:
-        return WireError(ErrorClass.BAD_STREAM, "the stream ended with neither [DONE] nor a finish reason")
+        return WireError(ErrorClass.BAD_STREAM, "the stream ended without its closing mark")
     if not answer.chunk_ns:
         return WireError(ErrorClass.BAD_STREAM, "the stream came to its end without a single token")
     return None
@@ -59,7 +38,7 @@ def judge_whole(http_status: int) -> WireError | None:
 
 def wire_result(
     exchange: Exchange | None,
-    answer: OpenAiAnswer,
+    answer: Answer,
     whole: Whole | None,
     fault: WireError | None,
     *,
@@ -74,14 +53,11 @@ def wire_result(
     relay = None if exchange is None else exchange.relay
     finished_ns = None if relay is None or status is not Status.OK else relay.finished_ns
     counts = answer.counts()
-    usage = Usage() if whole is None or whole.usage is None else whole.usage
     chunk_ns = answer.chunk_ns
     if not chunk_ns and finished_ns is not None:
         chunk_ns = array("q", [finished_ns])
-    output_tokens = counts.output_tokens if whole is None else usage.completion_tokens
+    output_tokens = counts.output_tokens if whole is None else whole.output_tokens
     source = counts.source if whole is None else TokensSource.USAGE if output_tokens is not None else counts.source
-    details = usage.prompt_tokens_details
-    reasons = [] if whole is None else [choice.finish_reason for choice in whole.choices or ()]
     known = counts.chunk_tokens is not None and bool(answer.chunk_ns)
     told_by_server = fault is not None and fault.error_class is ErrorClass.SERVER_ERROR
     return WireResult(
@@ -96,11 +72,9 @@ def wire_result(
         chunk_ns=chunk_ns,
         chunk_tokens=counts.chunk_tokens if known else None,
         tokens_known=known,
-        prompt_tokens=counts.prompt_tokens if whole is None else usage.prompt_tokens,
-        cached_prompt_tokens=(
-            counts.cached_prompt_tokens if whole is None else None if details is None else details.cached_tokens
-        ),
+        prompt_tokens=counts.prompt_tokens if whole is None else whole.prompt_tokens,
+        cached_prompt_tokens=counts.cached_prompt_tokens if whole is None else whole.cached_prompt_tokens,
         output_tokens=output_tokens,
         tokens_source=source,
-        finish_reason=answer.finish_reason if whole is None else next((r for r in reasons if r), None),
+        finish_reason=answer.finish_reason if whole is None else whole.finish_reason,
     )

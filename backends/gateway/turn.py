@@ -1,6 +1,6 @@
 """One generation request: through the queue, to an upstream, and its answer back.
 
-    queued --granted--> sent --head--> answered (pass, fold or whole) --> ended
+    queued --granted--> sent --head--> answered (pass, fold, whole or as is) --> ended
        |                  |
        refused            failed before any byte: once more, elsewhere if possible
 
@@ -11,23 +11,26 @@ leaves cancels the handler, which closes the upstream's socket, which is how the
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import NoReturn
 
 from aiohttp import web
-from multidict import CIMultiDict
 
-from backends.gateway.ask import CHAT_PATH, COMPLETIONS_PATH, Ask, Mode
-from backends.gateway.downstream import ClientStalled, Downstream, give
+from backends.gateway.as_is import reader_of
+from backends.gateway.ask import Ask, Mode
+from backends.gateway.dialects.dialect import Whole
+from backends.gateway.dialects.openai import CHAT
+from backends.gateway.downstream import ClientStalled, Downstream, client_headers, give
 from backends.gateway.fold import FoldError, fold
 from backends.gateway.gate import Gate
-from backends.gateway.logs import event
-from backends.gateway.passing import EventReader, Passing, UsageStrip
+from backends.gateway.logs import request_ended
+from backends.gateway.passing import EventReader, Passing, Reader, UsageStrip
+from backends.gateway.reach import reach
 from backends.gateway.refusal import Reason, Refusal, from_abort, from_queue
 from backends.gateway.relay import Relay
-from backends.gateway.result import Whole, judge_stream, judge_whole, wire_result
-from backends.gateway.upstreams import HOP_BY_HOP, Exchange, Server
+from backends.gateway.result import judge_stream, judge_whole, wire_result
+from backends.gateway.upstreams import Exchange
 from backends.outcome import outcome_of
-from backends.wire.answer import OpenAiAnswer
 from backends.wire.faults import WireError
 from scheduler.drivers.live import NotServed
 from scheduler.events import AbortReason
@@ -35,7 +38,6 @@ from scheduler.request import ErrorClass, Request, Status
 from tenants.tenant import Tenant
 
 _NS = 1_000_000_000
-_UNREACHABLE = frozenset({ErrorClass.REFUSED, ErrorClass.DNS, ErrorClass.TLS, ErrorClass.CONNECT_TIMEOUT})
 
 
 class Turn:
@@ -47,9 +49,9 @@ class Turn:
         self._http = http
         self._tenant = tenant
         self._ask = ask
-        self._estimate = gate.estimate(tenant.name)
+        self._estimate = gate.estimate(tenant.name, ask.dialect.name)
         self._exchange: Exchange | None = None
-        self._answer = OpenAiAnswer(self._tokens)
+        self._answer = ask.dialect.answer(self._tokens)
         self._whole: Whole | None = None
         self._down: Downstream | None = None
         self._passing: Passing | None = None
@@ -57,7 +59,7 @@ class Turn:
         self._abort: AbortReason | None = None
         self._stalled = False
         self._ended = False
-        first_s = None if ask.mode is Mode.WHOLE else limits.first_token_timeout_s
+        first_s = None if ask.mode in {Mode.WHOLE, Mode.AS_IS} else limits.first_token_timeout_s
         ttl_s = limits.queue_timeout_s if tenant.limits.ttl_ns is None else None
         self._request = Request(
             id=next(gate.ids),
@@ -76,8 +78,8 @@ class Turn:
     async def serve(self) -> web.StreamResponse:
         try:
             await self._ticket.granted()
-            exchange = await self._reach()
-            return await self._respond(exchange.relay, exchange)
+            self._exchange = await self._reach()
+            return await self._respond(self._exchange.relay, self._exchange)
         except NotServed as refusal:
             return self._not_served(refusal)
         except (asyncio.CancelledError, ConnectionError):
@@ -92,51 +94,11 @@ class Turn:
         finally:
             self._end(WireError(ErrorClass.INTERNAL, "the gateway failed"), reason=Reason.INTERNAL)
 
-    # -- to an upstream ----------------------------------------------------------------------------------------------
-
     async def _reach(self) -> Exchange:
-        """The exchange whose head came. A failure before that is tried once more. Raises Refusal."""
-        path = CHAT_PATH if self._ask.chat else COMPLETIONS_PATH
-        for is_last in (False, True):
-            assert self._ticket.backend is not None, "granted"
-            server = self._gate.upstreams[self._ticket.backend]
-            headers = server.headers(
-                self._http.headers, self._tenant.name, keep_authorization=not self._gate.identities.has_keys
-            )
-            headers["content-type"] = "application/json"
-            try:
-                exchange = await server.send(path, headers, self._ask.body)
-            except WireError as error:
-                fault = error
-            except ValueError as error:
-                raise Refusal(400, Reason.BAD_REQUEST, str(error)) from error
-            else:
-                self._exchange = exchange
-                relay = exchange.relay
-                if relay.fault is None and (relay.status < 500 or is_last):
-                    return exchange
-                fault = relay.fault or WireError(ErrorClass.HTTP_5XX, f"HTTP {relay.status}")
-                exchange.close()
-                self._exchange = None
-            if is_last:
-                if fault.error_class in _UNREACHABLE:
-                    self._gate.upstreams.refused(server)
-                self._failed(fault, Reason.UPSTREAM_FAILED)
-            await self._again(server, fault)
-        raise AssertionError("the last attempt returns or raises")
-
-    async def _again(self, server: Server, fault: WireError) -> None:
-        """Back into the queue; to another upstream if one is up, else to the same one after a pause."""
-        gate, ticket = self._gate, self._ticket
-        gate.metrics.retries[server.name] += 1
-        event("retry", id=self._request.id, upstream=server.name, error=fault.error_class)
-        if not gate.upstreams.any_up(but=server):
-            await asyncio.sleep(gate.config.limits.retry_backoff_s)
-        elif fault.error_class in _UNREACHABLE:
-            gate.upstreams.refused(server)
-        # The dispatcher picks the least loaded, which may be the one that just failed.
-        ticket.failed_to_dispatch(retryable=True, elsewhere=True)
-        await ticket.granted()
+        try:
+            return await reach(self._gate, self._http, self._tenant, self._ask, self._ticket)
+        except WireError as fault:
+            self._failed(fault, Reason.UPSTREAM_FAILED)
 
     # -- the answer --------------------------------------------------------------------------------------------------
 
@@ -145,21 +107,47 @@ class Turn:
             return await self._pass(relay, exchange)
         if relay.is_stream and self._ask.mode is Mode.FOLD:
             return await self._fold(relay)
+        if self._ask.mode is Mode.AS_IS and 200 <= relay.status < 300 and relay.status != 204:
+            return await self._hand_on(relay, exchange)
         return await self._collect(relay)
 
     async def _pass(self, relay: Relay, exchange: Exchange) -> web.StreamResponse:
-        wire, limits = self._gate.config.wire, self._gate.config.limits
+        wire = self._gate.config.wire
         self._gate.metrics.modes["pass"] += 1
-        down = self._down = Downstream(self._http, limits.client_stall_s, self._on_stall)
-        await down.begin(relay.status, _headers(relay), exchange)
         reader = None if relay.is_encoded else EventReader(self._answer, wire.max_event_bytes)
         strip = UsageStrip(wire.max_event_bytes) if self._ask.strip_usage and not relay.is_encoded else None
+
+        def judge() -> WireError | None:
+            return None if reader is None else judge_stream(self._answer, reader.unreadable)
+
+        return await self._through(relay, exchange, reader, strip, judge)
+
+    async def _hand_on(self, relay: Relay, exchange: Exchange) -> web.StreamResponse:
+        """An answer of an unknown API: whether it is a good one only its client can judge."""
+        self._gate.metrics.modes["as_is"] += 1
+        reader = reader_of(relay, self._answer, self._gate.config.wire.max_event_bytes)
+
+        def judge() -> None:
+            self._whole = None if reader is None else reader.whole
+
+        return await self._through(relay, exchange, reader, None, judge)
+
+    async def _through(
+        self,
+        relay: Relay,
+        exchange: Exchange,
+        reader: Reader | None,
+        strip: UsageStrip | None,
+        judge: Callable[[], WireError | None],
+    ) -> web.StreamResponse:
+        down = self._down = Downstream(self._http, self._gate.config.limits.client_stall_s, self._on_stall)
+        await down.begin(relay.status, client_headers(relay), exchange)
         passing = self._passing = Passing(reader, strip, down.write)
         relay.start(passing.take, self._last_output)
         await relay.done
         if relay.fault is None:
             passing.close(self._gate.clock())
-            self._end(None if reader is None else judge_stream(self._answer, reader.unreadable))
+            self._end(judge())
             await down.finish()
         else:
             self._end(relay.fault, reason=Reason.UPSTREAM_CUT)
@@ -189,11 +177,11 @@ class Turn:
         if fault is not None:
             self._failed(fault, Reason.UPSTREAM_FAILED)
         try:
-            body = fold(events, chat=self._ask.chat)
+            body = fold(events, chat=self._ask.dialect is CHAT)
         except FoldError as error:
             self._failed(WireError(ErrorClass.BAD_STREAM, str(error)), Reason.UPSTREAM_FAILED)
         self._end(None)
-        headers = _headers(relay, without=("content-type",))
+        headers = client_headers(relay, without=("content-type",))
         return await self._give(
             web.Response(status=relay.status, body=body, headers=headers, content_type="application/json")
         )
@@ -213,13 +201,13 @@ class Turn:
         if relay.fault is not None:
             self._failed(relay.fault, Reason.UPSTREAM_CUT)
         body = b"".join(parts)
-        self._whole = Whole.read(body) if relay.status < 300 and not relay.is_encoded else None
+        self._whole = self._ask.dialect.whole(body) if relay.status < 300 and not relay.is_encoded else None
         fault = judge_whole(relay.status)
         reason = None if fault is None else Reason.UPSTREAM_FAILED if relay.status >= 500 else Reason.UPSTREAM_REFUSED
         if reason is not None:
             self._gate.metrics.refused(self._tenant.name, reason)
         self._end(fault, reason=reason)
-        return await self._give(web.Response(status=relay.status, body=body, headers=_headers(relay)))
+        return await self._give(web.Response(status=relay.status, body=body, headers=client_headers(relay)))
 
     async def _give(self, response: web.Response) -> web.Response:
         try:
@@ -277,8 +265,9 @@ class Turn:
         """Say in the stream why it ends, where an event may stand; then end it so that it cannot be taken for whole."""
         assert self._down is not None, "a stream is open"
         self._gate.metrics.refused(self._tenant.name, refusal.reason)
-        if self._passing is None or self._passing.at_boundary:
-            self._down.write(b"data: " + refusal.body() + b"\n\n")
+        of_events = self._ask.mode is not Mode.AS_IS or (self._exchange is not None and self._exchange.relay.is_events)
+        if of_events and (self._passing is None or self._passing.at_boundary):
+            self._down.write(self._ask.dialect.error(refusal))
         self._down.cut()
 
     def _failed(self, fault: WireError, reason: Reason) -> NoReturn:
@@ -319,34 +308,10 @@ class Turn:
             self._request, result, backend=backend, enqueued_ns=ticket.enqueued_ns, dispatched_ns=dispatched_ns
         )
         gate.ended(outcome)
-        event(
-            "request",
-            id=self._request.id,
-            tenant=self._tenant.name,
+        request_ended(
+            outcome,
+            api=self._ask.dialect.name,
             mode=self._ask.mode.name.lower(),
-            status=str(outcome.status),
-            error=None if outcome.error_class is None else str(outcome.error_class),
             reason=reason,
             http_status=http_status,
-            upstream=backend,
-            queue_ms=_ms(outcome.enqueued_ns, dispatched_ns),
-            ttft_ms=_ms(self._request.arrival_ns, outcome.first_token_ns),
-            e2e_ms=_ms(self._request.arrival_ns, outcome.ended_ns),
-            prompt_tokens=outcome.prompt_tokens,
-            output_tokens=outcome.output_tokens,
         )
-
-
-def _ms(start_ns: int | None, end_ns: int | None) -> float | None:
-    return None if start_ns is None or end_ns is None else round((end_ns - start_ns) / 1e6, 3)
-
-
-def _headers(relay: Relay, without: tuple[str, ...] = ()) -> CIMultiDict[str]:
-    """The upstream's headers as the client gets them."""
-    dropped = HOP_BY_HOP | {"content-length", *without}
-    kept: CIMultiDict[str] = CIMultiDict()
-    for raw_name, value in relay.headers:
-        name = raw_name.decode("latin-1")
-        if name not in dropped:
-            kept.add(name, value.decode("latin-1"))
-    return kept

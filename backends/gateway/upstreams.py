@@ -13,13 +13,13 @@ import aiohttp
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from backends.engine_queue import METRICS_PATH, waiting_of
-from backends.gateway.config import GatewayConfig, Resolve, Upstream
-from backends.gateway.identity import TENANT_HEADER
+from backends.gateway.config import ConfigError, GatewayConfig, Resolve, Upstream
+from backends.gateway.identity import KEY_HEADERS, TENANT_HEADER
 from backends.gateway.relay import Relay
 from backends.protocol import BackendError, Clock
 from backends.wire.connection import Connection
 from backends.wire.dial import Dialer, tls_context
-from backends.wire.head import request_bytes
+from backends.wire.head import check_header, request_bytes
 from backends.wire.options import WireOptions
 from backends.wire.pool import Pool
 from backends.wire.url import parse_base_url
@@ -72,47 +72,46 @@ class Exchange:
 class Server:
     """One upstream. ``up`` is what the dispatcher was told last."""
 
-    def __init__(self, config: Upstream, key: str | None, wire: WireOptions, clock: Clock) -> None:
+    def __init__(self, config: Upstream, own: Mapping[str, str], wire: WireOptions, clock: Clock) -> None:
         self.config = config
         self.name = config.name
         self.base = parse_base_url(config.url)
         self.up = True
         self.timeouts = 0
-        self.set_key(key)
+        self.set_headers(own)
         self._wire = wire
         self._clock = clock
         self._dialer = Dialer(wire, clock)
         self._pool = Pool(self.base.origin, self._dialer, wire.max_connections)
 
-    def set_key(self, key: str | None) -> None:
-        """What goes upstream in place of the client's key; None: the client's own."""
-        self._authorization = None if key is None else f"Bearer {key}"
+    def set_headers(self, own: Mapping[str, str]) -> None:
+        """What goes upstream in place of the client's headers of these names (in lower case), the key among them."""
+        self._own = dict(own)
 
     def headers(self, client: CIMultiDictProxy[str], tenant: str | None, *, keep_authorization: bool) -> dict[str, str]:
         """What goes upstream of the client's headers: no hop-by-hop ones, and the client's key only if it is not ours
         to judge and there is none of the upstream's own.
         """
         named = {name.strip().lower() for value in client.getall("Connection", ()) for name in value.split(",")}
-        dropped = HOP_BY_HOP | _OURS | named
-        if self._authorization is not None or not keep_authorization:
-            dropped = dropped | {"authorization"}
+        dropped = HOP_BY_HOP | _OURS | named | self._own.keys()
+        if not keep_authorization or not self._own.keys().isdisjoint(KEY_HEADERS):
+            dropped |= KEY_HEADERS
         kept: dict[str, str] = {}
         for name, value in client.items():
             key = name.lower()
             if key not in dropped:
                 kept[key] = f"{kept[key]}{'; ' if key == 'cookie' else ', '}{value}" if key in kept else value
-        if self._authorization is not None:
-            kept["authorization"] = self._authorization
-        if tenant is not None:
+        kept |= self._own
+        if tenant is not None and TENANT_HEADER not in self._own:
             kept[TENANT_HEADER] = tenant
         return kept
 
-    async def send(self, path: str, headers: Mapping[str, str], body: bytes) -> Exchange:
-        """POST, and wait for the head of the answer (or what comes in its place: ``relay.fault``). Raises WireError when
+    async def send(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Exchange:
+        """Ask, and wait for the head of the answer (or what comes in its place: ``relay.fault``). Raises WireError when
         no connection can be opened, ValueError for a header that HTTP cannot carry.
         """
         data = request_bytes(
-            self.base.origin, self.base.target(path), headers, body, self._dialer.proxy(self.base.origin)
+            self.base.origin, self.base.target(path), headers, body, self._dialer.proxy(self.base.origin), method
         )
         exchange, reused = await self._send(data, fresh=False)
         fault = exchange.relay.fault
@@ -138,9 +137,22 @@ class Server:
         await self._pool.close()
 
 
-def upstream_keys(config: GatewayConfig, resolve: Resolve) -> dict[str, str | None]:
-    """Each upstream's key, None for one without. Raises what ``resolve`` raises."""
-    return {u.name: None if u.api_key is None else resolve(u.api_key) for u in config.upstreams}
+def upstream_headers(config: GatewayConfig, resolve: Resolve) -> dict[str, dict[str, str]]:
+    """Each upstream's own headers by their names in lower case, its key among them. Raises ConfigError for one that cannot be
+    sent, and what ``resolve`` raises.
+    """
+    found: dict[str, dict[str, str]] = {}
+    for upstream in config.upstreams:
+        own = {} if upstream.api_key is None else {"authorization": f"Bearer {resolve(upstream.api_key)}"}
+        for name, value in upstream.headers.items():
+            own[name.lower()] = resolve(value)
+        for name, value in own.items():
+            try:
+                check_header(name, value)
+            except ValueError as error:
+                raise ConfigError(f"upstream {upstream.name!r}: {error}") from error
+        found[upstream.name] = own
+    return found
 
 
 class Upstreams:
@@ -151,9 +163,9 @@ class Upstreams:
     ) -> None:
         self._config = config
         self._on_state = on_state
-        keys = upstream_keys(config, resolve)
+        own = upstream_headers(config, resolve)
         self._servers = {
-            upstream.name: Server(upstream, keys[upstream.name], config.wire, clock) for upstream in config.upstreams
+            upstream.name: Server(upstream, own[upstream.name], config.wire, clock) for upstream in config.upstreams
         }
         secure = any(server.base.origin.scheme == "https" for server in self._servers.values())
         tls = tls_context(insecure=config.wire.insecure, ca_file=config.wire.ca_file) if secure else True
@@ -172,10 +184,10 @@ class Upstreams:
     def __iter__(self) -> Iterator[Server]:
         return iter(self._servers.values())
 
-    def set_keys(self, keys: Mapping[str, str | None]) -> None:
-        """Keys that were read anew, by upstream."""
-        for name, key in keys.items():
-            self._servers[name].set_key(key)
+    def set_headers(self, own: Mapping[str, Mapping[str, str]]) -> None:
+        """Keys and headers that were read anew, by upstream."""
+        for name, headers in own.items():
+            self._servers[name].set_headers(headers)
 
     def any_up(self, *, but: Server | None = None) -> bool:
         return any(server.up for server in self._servers.values() if server is not but)

@@ -35,12 +35,17 @@ _HINTS = {
 
 
 def request_bytes(
-    origin: Origin, target: str, headers: Mapping[str, str], body: bytes, proxy: Proxy | None = None
+    origin: Origin,
+    target: str,
+    headers: Mapping[str, str],
+    body: bytes,
+    proxy: Proxy | None = None,
+    method: str = "POST",
 ) -> bytes:
-    """Head and body of a POST, as one write. ``proxy`` (http only) makes the target absolute. ValueError names a header
+    """Head and body of a request, as one write. ``proxy`` (http only) makes the target absolute. ValueError names a header
     that cannot be sent, never its value.
     """
-    head = _start(origin, target, proxy if origin.scheme == "http" else None)
+    head = _start(method, origin, target, proxy if origin.scheme == "http" else None)
     for name, value in headers.items():
         if not _is_ours(name):
             if "\r" in value or "\n" in value or "\0" in value:
@@ -52,12 +57,20 @@ def request_bytes(
         raise ValueError("a header or the path holds characters outside Latin-1, which HTTP cannot carry") from exc
 
 
+def check_header(name: str, value: str) -> None:
+    """ValueError for a header that a request cannot be sent with, or that its sender writes itself. Never names the value."""
+    if _is_ours(name):
+        raise ValueError(f"header {name!r} cannot be set: each request is sent with its own")
+    if _BREAKS.search(value) or not all(ord(character) < 256 for character in value):
+        raise _unsendable(name)
+
+
 @lru_cache(maxsize=256)
-def _start(origin: Origin, target: str, through: Proxy | None) -> str:
+def _start(method: str, origin: Origin, target: str, through: Proxy | None) -> str:
     """The lines that all requests to one place begin with."""
     if _BREAKS.search(target) or " " in target:
         raise ValueError(f"path {target!r} cannot be sent: it holds a space or a line break")
-    lines = [f"POST {origin if through else ''}{target} HTTP/1.1", f"host: {origin.host_header}"]
+    lines = [f"{method} {origin if through else ''}{target} HTTP/1.1", f"host: {origin.host_header}"]
     if through is not None and through.authorization is not None:
         lines.append(f"proxy-authorization: {through.authorization}")
     return "\r\n".join([*lines, "accept-encoding: identity", ""])

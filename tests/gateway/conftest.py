@@ -51,12 +51,13 @@ class Bench:
         slots: Slots | None = None,
         limits: dict[str, object] | None = None,
         key: str | None = None,
+        headers: dict[str, str] | None = None,
         resolve=None,
         reload=None,
         **more: object,
     ) -> GatewayServer:
         upstreams = tuple(
-            Upstream(name=f"u{number}", url=url, slots=slots or Slots(), api_key=key)
+            Upstream(name=f"u{number}", url=url, slots=slots or Slots(), api_key=key, headers=headers or {})
             for number, url in enumerate(urls, 1)
         )
         more.setdefault("tenants", (Tenant(name="chat"), Tenant(name="batch")))

@@ -116,6 +116,7 @@ class ScriptedUpstream:
 
     script: Script
     requests: list[Received] = field(default_factory=list)
+    probes: list[Received] = field(default_factory=list)
     errors: list[BaseException] = field(default_factory=list)
     healthy: bool = True
     connections: int = 0
@@ -139,6 +140,7 @@ class ScriptedUpstream:
             while True:
                 request = await peer.request()
                 if request.target == "/health":
+                    self.probes.append(request)
                     await peer.answer(b"", "200 OK" if self.healthy else "500 Oops")
                 else:
                     self.requests.append(request)

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.gateway.ask import Mode, read_ask
+from backends.gateway.dialects.openai import CHAT, COMPLETIONS
 from backends.gateway.estimate import PromptEstimate
 from backends.gateway.fold import FoldError, fold
 from backends.gateway.refusal import Refusal
@@ -14,7 +15,9 @@ from backends.gateway.refusal import Refusal
 
 def ask(body: object, *, chat: bool = True, **more: object):
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return read_ask(data, chat=chat, **{"fold": True, "count_tokens": True, "priority": None, **more})
+    return read_ask(
+        data, dialect=CHAT if chat else COMPLETIONS, **{"fold": True, "count_tokens": True, "priority": None, **more}
+    )
 
 
 MESSAGES = [{"role": "user", "content": "hi"}]

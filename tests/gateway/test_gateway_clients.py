@@ -311,7 +311,7 @@ async def test_no_spelling_reaches_an_upstreams_administration(bench, path):
     assert upstream.requests == []
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/embeddings"])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/embeddings", "/tokenize"])
 async def test_a_whole_answer_that_nobody_reads_is_not_kept_for_ever(bench, path):
     """16 MiB that are no stream: after the stall limit the connection is gone, of a queued request as of a proxied one."""
 
@@ -329,7 +329,7 @@ async def test_a_whole_answer_that_nobody_reads_is_not_kept_for_ever(bench, path
         with contextlib.suppress(ConnectionError):
             got = await reader.read()
             assert len(got) < 16 << 20, "cut off"
-    if path == "/v1/chat/completions":
+    if path != "/tokenize":
         assert gateway.metrics.reasons["chat", "client_stalled"] == 1
 
 
@@ -352,7 +352,7 @@ async def test_a_cut_stream_lets_go_of_a_client_that_does_not_read(bench):
 
 
 async def test_a_drain_waits_for_what_does_not_queue_too(bench):
-    """Embeddings that an upstream works on when the gateway is told to stop are answered."""
+    """A text that an upstream tokenizes when the gateway is told to stop is answered."""
     go_on = asyncio.Event()
 
     async def script(request, peer):
@@ -362,7 +362,7 @@ async def test_a_drain_waits_for_what_does_not_queue_too(bench):
     upstream = await bench.upstream(script)
     gateway = await bench.gateway(upstream.url)
     http = await bench.http(gateway.url)
-    asked = asyncio.create_task(http.post("/v1/embeddings", data=b"{}", headers={"x-lmperf-tenant": "chat"}))
+    asked = asyncio.create_task(http.post("/tokenize", data=b"{}", headers={"x-lmperf-tenant": "chat"}))
     await until(lambda: upstream.requests)
     draining = asyncio.create_task(gateway.drain())
     await until(lambda: gateway.gate.draining)

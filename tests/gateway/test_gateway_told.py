@@ -114,7 +114,7 @@ async def test_a_tenant_s_key_ends_at_the_gateway(bench):
     for config, expected in cases:
         gateway = await bench.gateway(upstream.url, resolve=KEYS.__getitem__, **config)
         http = await bench.http(gateway.url)
-        for path in (CHAT, "/v1/embeddings"):
+        for path in (CHAT, "/v1/embeddings", "/tokenize"):
             async with http.post(path, data=body(), headers={"Authorization": "Bearer key-of-a-tenant"}) as response:
                 assert response.status == 200
             assert upstream.requests[-1].headers.get("authorization") == expected

@@ -1,0 +1,104 @@
+"""What the gateway must know of an API to queue it: the fields of a request, and how to read an answer."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from backends.gateway.refusal import Refusal
+from backends.protocol import OnTokens
+from backends.wire.answer import AnswerFactory, Counts
+from backends.wire.faults import WireError
+from backends.wire.tokens import tokens_per_chunk
+from scheduler.request import ErrorClass, TokensSource
+
+
+class Whole(msgspec.Struct, frozen=True, kw_only=True):
+    """What an answer tells of itself; in tokens, None where it does not."""
+
+    prompt_tokens: int | None = None
+    cached_prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    finish_reason: str | None = None
+
+
+def error_event(refusal: Refusal) -> bytes:
+    """Why a stream ends, as the event of it that OpenAI clients raise as an error."""
+    return b"data: " + refusal.body() + b"\n\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """``path``: under which it is asked for upstream, None: whatever the client asked for. ``prompt``: fields that make up
+    the prompt, in order; ``most``: fields that may limit the answer's tokens, the first one given counts. ``answer`` reads a
+    stream, ``whole`` a JSON answer (None for what is none). ``repeats``: a request that failed may be sent once more.
+    ``takes_priority``: vLLM reads a request's class from the body. ``chunks``: a stream is chunks of choices, which fold into
+    one answer, and ``stream_options`` ask for its usage. ``error``: why a stream is cut, as an event of it.
+    """
+
+    name: str
+    path: str | None
+    prompt: tuple[str, ...]
+    most: tuple[str, ...]
+    answer: AnswerFactory
+    whole: Callable[[bytes], Whole | None]
+    repeats: bool = True
+    takes_priority: bool = False
+    chunks: bool = False
+    error: Callable[[Refusal], bytes] = error_event
+
+
+class EventAnswer:
+    """An :class:`backends.wire.answer.Answer` of typed events: a stamp for each that brings output, counts at the end.
+
+    For subclasses: ``_output`` an event with output, ``_told`` the counts so far, ``_over`` the answer's end, ``_failed`` the
+    server's own word that it failed.
+    """
+
+    __slots__ = ("_on_tokens", "_told", "_whole", "chunk_ns", "fault", "finish_reason")
+
+    def __init__(self, on_tokens: OnTokens) -> None:
+        self._on_tokens = on_tokens
+        self._told = Whole()
+        self._whole = False
+        self.chunk_ns = array("q")
+        self.fault: WireError | None = None
+        self.finish_reason: str | None = None
+
+    @property
+    def whole(self) -> bool:
+        return self._whole
+
+    def counts(self) -> Counts:
+        told, chunks = self._told, len(self.chunk_ns)
+        known = told.output_tokens is not None
+        return Counts(
+            chunk_tokens=tokens_per_chunk(chunks, array("i"), array("i"), told.output_tokens),
+            prompt_tokens=told.prompt_tokens,
+            cached_prompt_tokens=told.cached_prompt_tokens,
+            output_tokens=told.output_tokens,
+            source=TokensSource.USAGE if known else TokensSource.UNKNOWN,
+        )
+
+    def _output(self, now_ns: int) -> None:
+        self.chunk_ns.append(now_ns)
+        self._on_tokens(now_ns, None)
+
+    def _over(self, finish_reason: str | None) -> None:
+        self._whole = True
+        self.finish_reason = finish_reason
+
+    def _failed(self) -> None:
+        self.fault = WireError(ErrorClass.SERVER_ERROR, "an error inside the stream")
+
+    def _unreadable(self, payload: bytes, error: Exception) -> bool:
+        """An event that is no JSON: the closing mark of some servers, nothing, or a fault. Always True but for nothing."""
+        text = payload.strip()
+        if not text:
+            return False
+        if text != b"[DONE]":
+            self.fault = WireError(ErrorClass.BAD_STREAM, f"not an event of this API's stream ({type(error).__name__})")
+        return True

@@ -1,0 +1,117 @@
+"""Anthropic Messages: typed events; ``message_start`` counts the prompt, the last ``message_delta`` the output.
+
+The prompt is ``input_tokens`` and what was read from or written to the cache, which that count leaves out. A block's signature
+and citations are no generated tokens.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from backends.gateway.dialects.dialect import Dialect, EventAnswer, Whole
+from backends.gateway.refusal import Refusal
+
+
+class _Usage(msgspec.Struct):
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+
+
+class _Message(msgspec.Struct):
+    usage: _Usage | None = None
+    stop_reason: str | None = None
+
+
+class _Delta(msgspec.Struct):
+    text: str | None = None
+    thinking: str | None = None
+    partial_json: str | None = None
+    stop_reason: str | None = None
+
+
+class _Event(msgspec.Struct):
+    type: str = ""
+    delta: _Delta | None = None
+    message: _Message | None = None
+    usage: _Usage | None = None
+
+
+_REASONS = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "tool_calls"}
+_decode_event = msgspec.json.Decoder(_Event).decode
+_decode_message = msgspec.json.Decoder(_Message).decode
+
+
+def _reason(told: str | None) -> str | None:
+    return None if told is None else _REASONS.get(told, told)
+
+
+def _with(before: Whole, usage: _Usage) -> Whole:
+    """``before`` with what ``usage`` tells: a later count of the prompt replaces an earlier one unless it is 0."""
+    read, made = usage.cache_read_input_tokens, usage.cache_creation_input_tokens
+    prompt = (usage.input_tokens or 0) + (read or 0) + (made or 0)
+    return Whole(
+        prompt_tokens=prompt or before.prompt_tokens,
+        cached_prompt_tokens=before.cached_prompt_tokens if read is None else read,
+        output_tokens=before.output_tokens if usage.output_tokens is None else usage.output_tokens,
+    )
+
+
+class MessagesAnswer(EventAnswer):
+    """A stream of Messages events."""
+
+    __slots__ = ()
+
+    def read(self, payload: bytes, now_ns: int) -> bool:
+        try:
+            event = _decode_event(payload)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            return self._unreadable(payload, error)
+        kind, delta = event.type, event.delta
+        if kind == "content_block_delta":
+            if delta is not None and (delta.text or delta.thinking or delta.partial_json):
+                self._output(now_ns)
+        elif kind == "message_start":
+            if event.message is not None and event.message.usage is not None:
+                started = _with(self._told, event.message.usage)
+                # Servers write 0, or 1, here: the output is counted by message_delta.
+                self._told = msgspec.structs.replace(started, output_tokens=None)
+        elif kind == "message_delta":
+            if event.usage is not None:
+                self._told = _with(self._told, event.usage)
+            if delta is not None and delta.stop_reason is not None:
+                self._over(_reason(delta.stop_reason))
+        elif kind == "message_stop":
+            self._over(self.finish_reason)
+            return True
+        elif kind == "error":
+            self._failed()
+            return True
+        return False
+
+
+def _whole(body: bytes) -> Whole | None:
+    try:
+        message = _decode_message(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    told = _with(Whole(), message.usage or _Usage())
+    return msgspec.structs.replace(told, finish_reason=_reason(message.stop_reason))
+
+
+def _error(refusal: Refusal) -> bytes:
+    """Its clients look at an event's name, and at the body's own type."""
+    body = msgspec.json.encode({"type": "error", **msgspec.json.decode(refusal.body())})
+    return b"event: error\ndata: " + body + b"\n\n"
+
+
+MESSAGES = Dialect(
+    name="messages",
+    path="/v1/messages",
+    prompt=("system", "messages"),
+    most=("max_tokens",),
+    answer=MessagesAnswer,
+    whole=_whole,
+    error=_error,
+)

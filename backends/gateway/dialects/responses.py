@@ -1,0 +1,101 @@
+"""OpenAI Responses: typed events; the last one, ``response.completed`` or ``response.incomplete``, holds the answer and its
+``usage``. Every ``*.delta`` (text, reasoning, a refusal, a tool call's arguments) is output.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from backends.gateway.dialects.dialect import Dialect, EventAnswer, Whole
+
+
+class _Details(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct):
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    input_tokens_details: _Details | None = None
+
+
+class _Incomplete(msgspec.Struct):
+    reason: str | None = None
+
+
+class _Response(msgspec.Struct):
+    status: str | None = None
+    usage: _Usage | None = None
+    incomplete_details: _Incomplete | None = None
+
+
+class _Event(msgspec.Struct):
+    type: str = ""
+    delta: Any = None
+    response: _Response | None = None
+    error: Any = None
+
+
+_LAST = frozenset({"response.completed", "response.incomplete"})
+_FAILED = frozenset({"response.failed", "response.cancelled", "error"})
+_REASONS = {"max_output_tokens": "length"}
+_decode_event = msgspec.json.Decoder(_Event).decode
+_decode_response = msgspec.json.Decoder(_Response).decode
+
+
+def _told(response: _Response) -> Whole:
+    usage = response.usage or _Usage()
+    details = usage.input_tokens_details
+    incomplete = response.incomplete_details
+    reason = None if incomplete is None else incomplete.reason
+    return Whole(
+        prompt_tokens=usage.input_tokens,
+        cached_prompt_tokens=None if details is None else details.cached_tokens,
+        output_tokens=usage.output_tokens,
+        finish_reason="stop" if reason is None else _REASONS.get(reason, reason),
+    )
+
+
+class ResponsesAnswer(EventAnswer):
+    """A stream of Responses events."""
+
+    __slots__ = ()
+
+    def read(self, payload: bytes, now_ns: int) -> bool:
+        try:
+            event = _decode_event(payload)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            return self._unreadable(payload, error)
+        kind = event.type
+        if kind.endswith(".delta"):
+            if event.delta:
+                self._output(now_ns)
+            return False
+        if kind in _LAST:
+            self._told = _told(event.response or _Response())
+            self._over(self._told.finish_reason)
+            return True
+        if kind in _FAILED or event.error:
+            self._failed()
+            return True
+        return False
+
+
+def _whole(body: bytes) -> Whole | None:
+    try:
+        return _told(_decode_response(body))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+RESPONSES = Dialect(
+    name="responses",
+    path="/v1/responses",
+    prompt=("instructions", "input"),
+    most=("max_output_tokens",),
+    answer=ResponsesAnswer,
+    whole=_whole,
+    takes_priority=True,
+)
