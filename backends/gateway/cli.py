@@ -147,7 +147,7 @@ def _upstreams(args: argparse.Namespace, base: Sequence[Upstream]) -> tuple[Upst
     if args.upstream:
         pairs = [_name_and_url(text, number) for number, text in enumerate(args.upstream, 1)]
         slots = base[0].slots if base else Slots()
-        found = [Upstream(name=name, url=url, slots=slots) for name, url in pairs]
+        found = [Upstream(name=name, url=resolve_references(url), slots=slots) for name, url in pairs]
     changes: dict[str, Any] = {}
     if args.upstream_key is not None:
         changes["api_key"] = args.upstream_key

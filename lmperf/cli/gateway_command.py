@@ -8,13 +8,14 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 
 from backends.gateway.cli import add_arguments, run_from_args
-from backends.gateway.config import ConfigError, GatewayConfig, Upstream
+from backends.gateway.config import ConfigError, GatewayConfig, GatewayLimits, Upstream
 from backends.gateway.server import GatewayServer
 from backends.reference import resolve_references
 from lmperf.catalog import find_scenario
@@ -86,18 +87,33 @@ def _scenario(args: argparse.Namespace) -> Scenario:
 
 
 def config_of(scenario: Scenario) -> GatewayConfig:
-    """A gateway's configuration from a scenario: its url is the upstream, ``none`` is a queue without limits."""
-    plan = resolve(scenario, saturation=scenario.model.load.saturation)
+    """A gateway's configuration from a scenario: its url is the upstream, ``none`` is a queue without limits. Raises
+    ScenarioError, ValueError.
+    """
+    backend = scenario.model.backend
+    _refuse_servers_of_tenants(scenario)
+    # The backend's key and headers are the upstreams'; a run's tenants inherit them, a gateway's clients must not need them.
+    bare = backend.model_copy(update={"api_key": None, "headers": {}})
+    plan = resolve(
+        replace(scenario, model=scenario.model.model_copy(update={"backend": bare})),
+        saturation=scenario.model.load.saturation,
+    )
     urls = dict(plan.backend.urls)
     if plan.backend.url is not None:
         urls = {"upstream-1": plan.backend.url}
     if not urls:
         raise ValueError("the scenario names no server: set backend.url or urls, or give --upstream URL")
-    key = scenario.model.backend.api_key
+    timeouts = plan.backend.timeouts
     return GatewayConfig(
         tenants=tuple(planned.tenant for planned in plan.tenants),
         upstreams=tuple(
-            Upstream(name=name, url=url, slots=plan.slots.own.get(name) or slots_of(plan), api_key=key)
+            Upstream(
+                name=name,
+                url=scenario.secrets.resolve(url),
+                slots=plan.slots.own.get(name) or slots_of(plan),
+                api_key=backend.api_key,
+                headers=backend.headers,
+            )
             for name, url in urls.items()
         ),
         auto=auto_of(plan),
@@ -105,8 +121,25 @@ def config_of(scenario: Scenario) -> GatewayConfig:
         policy=plan.policy.name if plan.policy.queues else "fifo",
         options=dict(plan.policy.options),
         cost=plan.cost,
+        limits=GatewayLimits(
+            first_token_timeout_s=None if timeouts.first_token_ns is None else timeouts.first_token_ns / 1e9,
+            total_timeout_s=None if timeouts.total_ns is None else timeouts.total_ns / 1e9,
+        ),
         wire=wire_options(plan.backend),
     )
+
+
+def _refuse_servers_of_tenants(scenario: Scenario) -> None:
+    """A tenant with a server of its own would be served by another one than the scenario says."""
+    faults = [
+        scenario.document.fault(
+            ("tenants", name, "base_url"), "is not for a gateway, whose upstreams serve all tenants", "remove it"
+        )
+        for name, tenant in scenario.model.tenants.items()
+        if tenant.base_url is not None
+    ]
+    if faults:
+        raise ScenarioError(faults)
 
 
 def _traced(

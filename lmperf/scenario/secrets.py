@@ -26,7 +26,7 @@ _SECRET_HEADER = re.compile(
 _SECRET_KEY = re.compile(r"authorization|api[-_]?key|secret|password|credential|(access|auth)[-_]?token", re.IGNORECASE)
 _SCHEME = re.compile(r"(bearer|basic|token)\s+", re.IGNORECASE)
 _OWNER_DEPTH: dict[str | int, int] = {"backend": 1, "tenants": 2}
-_IDENTITY_KEYS = ("api_key", "headers", "extra_body", "options", "url", "base_url")
+_IDENTITY_KEYS = ("api_key", "headers", "extra_body", "options", "url", "urls", "base_url")
 
 
 def is_secret(path: Path) -> bool:

@@ -186,6 +186,22 @@ def test_a_key_may_be_in_a_file(load, sound, tmp_path, monkeypatch):
     assert resolve(again).tenants == plan.tenants, "wherever the resolved file lies"
 
 
+def test_every_place_of_a_server_s_address_may_refer_to_a_file(load, tmp_path):
+    """Beside the scenario, whether there is one server or several; one that is missing is told beforehand."""
+    (tmp_path / "host").write_text("gpu-1\n")
+    text = """
+version: 1
+duration_s: 10
+backend: {urls: ["http://${file:host}:1", {name: b, url: "http://${file:none}:2"}]}
+policy: fifo
+tenants: {chat: {rate: 1, prompt: 10, output: 10}}
+"""
+    scenario = load(text)
+    urls = resolve(scenario).backend.urls
+    assert scenario.secrets.resolve(next(iter(urls.values()))) == "http://gpu-1:1"
+    assert [str(fault.path) for fault in scenario.secrets.missing()] == ["('backend', 'urls', 1, 'url')"]
+
+
 def test_a_key_file_that_is_not_there_is_a_fault_with_its_line(load, sound, tmp_path):
     """As a variable that is not set: said before anything is sent, and again where it is asked for."""
     scenario = load(sound + "    api_key: ${file:keys/batch}\n")
