@@ -51,7 +51,7 @@ class Tls:
         self._sink = sink
         self.deliver = sink.received
         # What came with the end of the handshake waits undecrypted until somebody is there to take it.
-        asyncio.get_running_loop().call_soon(self._decrypt, self._arrived_ns)
+        asyncio.get_running_loop().call_soon(self._decrypt_waiting)
 
     def write(self, data: bytes) -> None:
         if self._over:
@@ -84,6 +84,13 @@ class Tls:
             self._shake()
         if self._sink is not None:
             self._decrypt(arrived_ns)
+
+    def _decrypt_waiting(self) -> None:
+        try:
+            self._decrypt(self._arrived_ns)
+        except BaseException:
+            self.abort()  # as the socket does where bytes come from it
+            raise
 
     def _decrypt(self, arrived_ns: int) -> None:
         while not self._over:
