@@ -43,11 +43,6 @@ class Connection:
         self._link = link
         link.start(self)
 
-    @property
-    def peer(self) -> str:
-        """The address of the server, or of the proxy."""
-        return self._link.peer
-
     def upgrade(self, link: Link) -> None:
         """``link`` (TLS) now runs over the one that was used so far, and takes what it says."""
         self._link = link

@@ -56,10 +56,6 @@ class Link(Protocol):
     def unsent(self) -> int:
         """Bytes written that the system has not taken yet."""
 
-    @property
-    def peer(self) -> str:
-        """The address of the other end."""
-
     def start(self, sink: Sink) -> None: ...
 
     def write(self, data: bytes) -> None: ...
@@ -142,10 +138,6 @@ class StreamSocket:
     @property
     def unsent(self) -> int:
         return len(self._buffer)
-
-    @property
-    def peer(self) -> str:
-        return str(self._sock.getpeername()[0])
 
     def start(self, sink: Sink) -> None:
         """Hand what comes to ``sink`` from now on; called again, to another one."""

@@ -31,10 +31,6 @@ class Tls:
     def unsent(self) -> int:
         return self._socket.unsent
 
-    @property
-    def peer(self) -> str:
-        return self._socket.peer
-
     async def handshake(self) -> None:
         self._socket.start(self)
         self._shake()
