@@ -1,6 +1,6 @@
 """Which requests wait in the queue: all that may make a server work, in whatever API.
 
-* GET, HEAD, OPTIONS and DELETE pass: no known server generates on them.
+* GET, HEAD, OPTIONS and DELETE pass: of all known servers one generates there, at one path.
 * Every other request is queued, also one that nobody knows: a path that a new server version adds must not be a way around
   the policy. The price of a mistake is that a harmless request waits for its turn.
 * A few POSTs are known to generate nothing (tokenizing, counting, cancelling) and pass.
@@ -24,6 +24,9 @@ from backends.gateway.dialects.responses import RESPONSES
 from backends.gateway.refusal import Reason, Refusal
 
 _PASSING_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "DELETE"})
+_WORKING_GETS = frozenset({"/health_generate"})
+"""SGLang: one token."""
+
 # Some clients leave /v1 out, and some servers have a path under both names; so these stand without it.
 _DIALECTS = {
     dialect.path.removeprefix("/v1"): dialect
@@ -54,7 +57,7 @@ def route_of(method: str, path: str) -> Route:
     path = posixpath.normpath(f"/{path.strip('/')}")
     if path == "/admin" or path.startswith("/admin/"):
         raise Refusal(404, Reason.NO_ROUTE, "no such path")
-    if method in _PASSING_METHODS:
+    if method in _PASSING_METHODS and path not in _WORKING_GETS:
         return Route(None, None)
     bare = path.removeprefix("/v1")
     dialect = _DIALECTS.get(bare)

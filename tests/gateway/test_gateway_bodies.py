@@ -7,7 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.gateway.ask import Mode, read_ask
+from backends.gateway.dialects import messages
 from backends.gateway.dialects.openai import CHAT, COMPLETIONS
+from backends.gateway.dialects.other import OTHER
+from backends.gateway.dialects.responses import RESPONSES
 from backends.gateway.estimate import PromptEstimate
 from backends.gateway.fold import FoldError, fold
 from backends.gateway.refusal import Refusal
@@ -113,6 +116,13 @@ def test_a_tenant_s_class_goes_into_the_body_where_servers_read_it():
 def chunk(delta: dict[str, object], finish: str | None = None, **more: object) -> bytes:
     choice = {"index": 0, "delta": delta, "finish_reason": finish}
     return json.dumps({"id": "i", "object": "chat.completion.chunk", "choices": [choice], **more}).encode()
+
+
+@pytest.mark.parametrize(("dialect", "reads_it"), [(RESPONSES, True), (messages.MESSAGES, False), (OTHER, False)])
+def test_a_class_goes_only_into_bodies_of_apis_that_know_the_field(dialect, reads_it):
+    data = b'{"input": "x", "priority": 9}'
+    made = read_ask(data, dialect=dialect, fold=True, count_tokens=True, priority=3)
+    assert json.loads(made.body)["priority"] == (3 if reads_it else 9)
 
 
 @given(st.lists(st.text(), min_size=1))

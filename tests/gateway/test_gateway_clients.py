@@ -242,6 +242,43 @@ async def test_a_time_to_live_ends_a_wait_in_the_queue(bench):
     assert await first == (200, None)
 
 
+@pytest.mark.parametrize("streams", [False, True])
+async def test_a_client_that_closes_its_sending_half_has_left(bench, streams):
+    """Until something is written to it nobody can tell it from one that closed altogether, whose request must not keep its
+    place: it is cancelled upstream at once, and the connection ends.
+    """
+    at_work, gone = asyncio.Event(), asyncio.Event()
+
+    async def script(request, peer):
+        if streams:
+            await peer.send(SSE_HEAD)
+            await peer.chunk(text("hi"))
+        at_work.set()
+        await peer.gone()
+        gone.set()
+
+    gateway = await bench.gateway((await bench.upstream(script)).url)
+    reader, writer = await bench.raw(gateway)
+    writer.write(request_bytes(chat_body(stream=streams), TENANT))
+    async with asyncio.timeout(10):
+        await at_work.wait()
+        if streams:
+            await reader.readuntil(b"hi")
+        writer.write_eof()
+        await gone.wait()
+        with contextlib.suppress(ConnectionError):
+            assert b"0\r\n\r\n" not in await reader.read(), "no answer that could be taken for whole"
+    assert (await bench.outcome()).status is Status.CANCELLED
+    reader, writer = await bench.raw(gateway)
+    writer.write(request_bytes(chat_body(), TENANT))
+    writer.write_eof()
+    async with asyncio.timeout(10):
+        with contextlib.suppress(ConnectionError):
+            assert await reader.read() == b""
+    await until(lambda: not gateway.gate.working)
+    assert gateway.gate.outstanding() == {"u1": 0}
+
+
 @pytest.mark.parametrize("sent", [b"", b"POST /v1/chat/completions HTTP/1.1\r\nhost: gateway\r\nx-half: "])
 async def test_a_client_that_never_asks_is_let_go(bench, sent):
     """A socket with nothing on it, or half a head, is closed after the stall limit; one that asked in time is not."""

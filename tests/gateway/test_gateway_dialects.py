@@ -193,6 +193,7 @@ WORKING = [
     ("POST", "/"),
     ("PATCH", "/what/nobody/knows"),
     ("PROPFIND", "/v1/completions"),
+    ("GET", "/health_generate"),
 ]
 IDLE = [
     ("GET", "/v1/models", "/v1/models"),
@@ -252,6 +253,22 @@ async def test_nothing_that_works_a_server_gets_around_the_slots(bench):
     sent = {int(request.headers["x-number"]): request for request in upstream.requests if "x-number" in request.headers}
     assert [sent[number].method for number in range(len(WORKING))] == [method for method, _ in WORKING]
     assert {outcome.status for outcome in bench.outcomes} == {Status.OK}
+
+
+async def test_a_web_socket_does_not_pass(bench):
+    """What is said on one no queue sees (vLLM's ``/v1/realtime``): the upstream gets a plain GET."""
+    upstream = await bench.upstream(answering({}, status="426 Upgrade Required"))
+    gateway = await bench.gateway(upstream.url)
+    reader, writer = await bench.raw(gateway)
+    keys = (
+        "connection: Upgrade",
+        "upgrade: websocket",
+        "sec-websocket-version: 13",
+        "sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==",
+    )
+    writer.write(raw("GET", "/v1/realtime", *keys, body=b""))
+    assert b" 426 " in await reader.readline()
+    assert "upgrade" not in upstream.requests[0].headers
 
 
 @pytest.mark.parametrize(
