@@ -13,10 +13,12 @@ def lengths_to_replay(
     output: Int64s, target: Int64s, status: NDArray[np.int8], tenant: NDArray[np.int32], seed: int = 0
 ) -> tuple[Int64s, NDArray[np.bool_]]:
     """(output length to replay, imputed) of each row; ABSENT is unknown. The truth is what a request that ended OK
-    produced; else the length drawn before sending (``target``); else one drawn from the tenant's true lengths (from all
-    when it has none, 1 when there are none at all), which is flagged.
+    produced, at least 1: one without output (an embedding) costs its prefill and the step that ends it; else the length
+    drawn before sending (``target``); else one drawn from the tenant's true lengths (from all when it has none, 1 when there
+    are none at all), which is flagged.
     """
     true = (status == StatusCode.OK) & (output != ABSENT)
+    output = np.where(true, np.maximum(output, 1), output)
     lengths = np.where(true, output, target)
     imputed = lengths == ABSENT
     rng = np.random.default_rng(seed)

@@ -327,6 +327,15 @@ def test_replay_lengths_are_true_then_drawn_then_imputed_and_flagged(tmp_path):
     assert lengths[4] in (3, 10)
 
 
+def test_a_request_without_output_is_replayed_as_its_prefill(tmp_path):
+    """An embedding ended OK with no token at all: a server that simulates it gives the one that ends its prefill."""
+    embedding = replace(finished(1), output_tokens=0)
+    write_trace(tmp_path / "t.parquet", [embedding, finished(2, "rag"), shed(3)], TraceMetadata())
+    lengths, imputed = read_trace(tmp_path / "t.parquet").replay_lengths()
+    assert lengths.tolist() == [1, 3, 1]
+    assert imputed.tolist() == [False, False, True]
+
+
 def test_requests_come_in_arrival_order_with_what_caused_them(tmp_path):
     """What arrived because another finished stays marked ``after``, so that a simulator can regenerate it."""
     first = finished(1, arrival_ns=5 * S)
