@@ -50,6 +50,9 @@ class Kept:
     def data(self) -> bytes:
         return b"".join(told for told in self.told if isinstance(told, bytes))
 
+    def sent(self, link):
+        """For connections that say when a request is with the system."""
+
     def feed(self, data, now_ns):
         self.told.append(data)
         if self._raises is not None:
