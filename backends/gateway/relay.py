@@ -19,6 +19,7 @@ import httptools
 from backends.protocol import Clock
 from backends.wire.faults import WireError, fault_of
 from backends.wire.options import WireOptions
+from backends.wire.stream_socket import Link
 from scheduler.request import ErrorClass
 
 Take = Callable[[bytes, int], None]
@@ -148,6 +149,9 @@ class Relay:
             self.fail(ErrorClass.TOKEN_TIMEOUT, f"no token followed within {self._idle_ns / _NS:g} s")
 
     # What the connection calls.
+
+    def sent(self, link: Link) -> None:
+        pass
 
     def feed(self, data: bytes, now_ns: int) -> None:
         if self.done.done():

@@ -37,19 +37,23 @@ class Answer(Protocol):
     def read(self, payload: bytes, now_ns: int) -> bool:
         """Take one event. True when nothing more is to be read: the closing mark or a fault came."""
 
-    def template(self, payload: bytes) -> Template | None:
-        """What the chunks like ``payload`` look like; None where each must be read."""
-
-    def taker(self, template: Template, otherwise: Taker, *, upper: bool) -> Taker:
-        """Does with chunks of ``template`` what :meth:`read` does with their payloads; see :mod:`backends.wire.template`."""
-
     @property
     def whole(self) -> bool: ...
 
     def counts(self) -> Counts: ...
 
 
-AnswerFactory = Callable[[OnTokens], Answer]
+class TimedAnswer(Answer, Protocol):
+    """An answer whose chunks may be taken without being read, where they look like the last one."""
+
+    def template(self, payload: bytes) -> Template | None:
+        """What the chunks like ``payload`` look like; None where each must be read."""
+
+    def taker(self, template: Template, otherwise: Taker, *, upper: bool) -> Taker:
+        """Does with chunks of ``template`` what :meth:`read` does with their payloads; see :mod:`backends.wire.template`."""
+
+
+AnswerFactory = Callable[[OnTokens], TimedAnswer]
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):

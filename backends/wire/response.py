@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import httptools
 
-from backends.wire.answer import Answer
+from backends.wire.answer import TimedAnswer
 from backends.wire.faults import WireError, fault_of
 from backends.wire.inflate import InflateError, inflater
 from backends.wire.options import WireOptions
@@ -69,7 +69,7 @@ class Response:
         "text",
     )
 
-    def __init__(self, answer: Answer, options: WireOptions, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, answer: TimedAnswer, options: WireOptions, loop: asyncio.AbstractEventLoop) -> None:
         self.answer = answer
         self._options = options
         self._loop = loop

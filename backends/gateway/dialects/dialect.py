@@ -10,7 +10,7 @@ import msgspec
 
 from backends.gateway.refusal import Refusal
 from backends.protocol import OnTokens
-from backends.wire.answer import AnswerFactory, Counts
+from backends.wire.answer import Answer, Counts
 from backends.wire.faults import WireError
 from backends.wire.tokens import tokens_per_chunk
 from scheduler.request import ErrorClass, TokensSource
@@ -43,7 +43,7 @@ class Dialect:
     path: str | None
     prompt: tuple[str, ...]
     most: tuple[str, ...]
-    answer: AnswerFactory
+    answer: Callable[[OnTokens], Answer]
     whole: Callable[[bytes], Whole | None]
     repeats: bool = True
     takes_priority: bool = False
