@@ -26,6 +26,7 @@ _UNITS = {
     "b_us": "us a prefilled token",
     "c_us": "us a sequence",
     "d_us": "us a KV token",
+    "attended_us": "us a pair of attended tokens (stated)",
     "offset_us": "us before the engine's queue",
 }
 _FIGURES = {
@@ -47,6 +48,10 @@ def run(args: argparse.Namespace) -> ExitCode:
     ):
         if value is not None and value < 1:
             raise ScenarioError.single("<flags>", f"{flag} is {value}", "at least 1")
+    if not 0 <= args.attended_us < float("inf"):
+        raise ScenarioError.single(
+            "<flags>", f"--attended-us is {args.attended_us}", "microseconds >= 0, such as 0.0008"
+        )
     progress = Progress()
     traces = [any_trace(path) for path in args.traces]
     progress.stage(f"reading {sum(map(len, traces)):,} requests of {len(traces)} captures")
@@ -59,6 +64,7 @@ def run(args: argparse.Namespace) -> ExitCode:
         limits=_stated(limits_of_headers(traces), args),
         max_num_seqs=args.max_num_seqs,
         max_num_batched_tokens=args.max_num_batched_tokens,
+        attended_us=args.attended_us,
         on_progress=lambda done, total: progress.counting("fits", done, total, started),
     )
     console = results_console()
@@ -89,7 +95,10 @@ def _stated(limits: ServerLimits | None, args: argparse.Namespace) -> ServerLimi
 
 def _say(console: Console, found: Calibration) -> None:
     law, limits, spans = found.spec.law, found.spec.limits, found.spans
-    console.print("step = a + b * prefilled tokens + c * decoding sequences + d * resident KV tokens")
+    attended = " + attended * pairs of attended tokens" if law.attended_us else ""
+    console.print(
+        f"step = a + b * prefilled tokens + c * decoding sequences + d * resident KV tokens{attended}", soft_wrap=True
+    )
     table = _table()
     intervals = found.intervals()
     for column in ("parameter", "value", *(["95%, jackknife over captures"] if intervals else []), "unit"):

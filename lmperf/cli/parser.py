@@ -251,6 +251,13 @@ def _calibrate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-num-seqs", type=int, metavar="N", help="the server's batch limit (default: from the trace)"
     )
+    parser.add_argument(
+        "--attended-us",
+        type=float,
+        default=0.0,
+        metavar="US",
+        help="what attention costs: microseconds a pair of prompt tokens, which no fit can tell (0: off)",
+    )
 
 
 def _demo(parser: argparse.ArgumentParser) -> None:

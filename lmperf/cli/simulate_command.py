@@ -172,9 +172,10 @@ def say_trace(console: Console, answer: TraceAnswer, what_if: str | None = None)
     """The whole answer in the terminal. ``what_if``: the difference that the comparison is about, if one was asked for."""
     law = answer.server.law
     source = "as named" if answer.fit is None else f"fitted to this trace, {answer.fit.how}"
+    attended = f" + {law.attended_us * 1000:.2f} ns/attended pair" if law.attended_us else ""
     console.print(
         f"server model {answer.server.name} ({source}): step = {law.a_us:,.0f} us + {law.b_us:.2f} us/prefilled token + "
-        f"{law.c_us:.2f} us/sequence + {law.d_us:.4f} us/KV token, offset {law.offset_us / 1000:.1f} ms",
+        f"{law.c_us:.2f} us/sequence + {law.d_us:.4f} us/KV token{attended}, offset {law.offset_us / 1000:.1f} ms",
         soft_wrap=True,
     )
     print_reproduction(console, answer.reproduction, answer.captured.arrivals)

@@ -23,7 +23,7 @@ from scheduler.calibration.refine import Refined, refine
 from scheduler.calibration.replay import replay
 from scheduler.calibration.seats import seats
 from scheduler.calibration.step_law import MIN_REQUESTS, CalibrationError, Interval95, LawFit, fit_law
-from scheduler.server_model.spec import ServerLimits, ServerModelSpec, StepLaw
+from scheduler.server_model.spec import STATED, ServerLimits, ServerModelSpec, StepLaw
 
 EVALUATIONS = 140
 """Replays of all captures that a fit may take: some ten seconds for eight captures of a few hundred requests."""
@@ -77,6 +77,7 @@ def calibrate(
     limits: ServerLimits | None = None,
     max_num_seqs: int | None = None,
     max_num_batched_tokens: int | None = None,
+    attended_us: float = 0.0,
     evaluations: int = EVALUATIONS,
     bootstrap: int = 200,
     seed: int = 0,
@@ -84,10 +85,11 @@ def calibrate(
     on_progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Calibration:
     """Fit one server model to all captures. ``limits``: the engine's, where they are known; else ``max_num_seqs`` (default:
-    from a plateau of the captures) and ``max_num_batched_tokens`` (default: vLLM's usual 8,192). ``evaluations``: at most so
-    many replays a fit. Raises CalibrationError when there is too little, or nothing that identifies the law."""
+    from a plateau of the captures) and ``max_num_batched_tokens`` (default: vLLM's usual 8,192). ``attended_us``: of the law,
+    which no fit moves. ``evaluations``: at most so many replays a fit. Raises CalibrationError when there is too little, or
+    nothing that identifies the law."""
     captures = [_sorted(seen) for seen in captures]
-    spans = fit_law(captures, bootstrap=bootstrap, seed=seed)
+    spans = fit_law(captures, attended_us=attended_us, bootstrap=bootstrap, seed=seed)
     warnings = list(spans.warnings)
     if limits is None:
         limits = limits_seen(captures, warnings, max_num_seqs, max_num_batched_tokens)
@@ -96,7 +98,7 @@ def calibrate(
     on_progress(1, total)
     held: list[HeldOut] = []
     if hold_out:
-        for held_one in _held_out(captures, limits, evaluations, warnings):
+        for held_one in _held_out(captures, limits, attended_us, evaluations, warnings):
             held.append(held_one)
             on_progress(1 + len(held), total)
     warnings += _replay_warnings(captures, fit.law, limits)
@@ -152,19 +154,25 @@ def start_of(law: StepLaw) -> StepLaw:
     )
 
 
-def fit_engine(captures: Sequence[Observations], limits: ServerLimits, evaluations: int = EVALUATIONS) -> StepLaw:
-    """The law of a server whose limits are known."""
-    law = fit_law(list(captures), bootstrap=1).law
+def fit_engine(
+    captures: Sequence[Observations], limits: ServerLimits, evaluations: int = EVALUATIONS, attended_us: float = 0.0
+) -> StepLaw:
+    """The law of a server whose limits, and what attention costs it, are known."""
+    law = fit_law(list(captures), attended_us=attended_us, bootstrap=1).law
     return refine(captures, start_of(law), limits, evaluations=evaluations).law
 
 
 def _held_out(
-    captures: Sequence[Observations], limits: ServerLimits, evaluations: int, warnings: list[str]
+    captures: Sequence[Observations],
+    limits: ServerLimits,
+    attended_us: float,
+    evaluations: int,
+    warnings: list[str],
 ) -> list[HeldOut]:
     """A part that the rest says too little to predict is left out, and a warning says so."""
     if len(captures) == 1:
         try:
-            return _second_half(captures[0], limits, evaluations)
+            return _second_half(captures[0], limits, attended_us, evaluations)
         except CalibrationError as error:
             warnings.append(f"{captures[0].name}: its first half is too little to predict the second ({error})")
             return []
@@ -172,7 +180,7 @@ def _held_out(
     for index, seen in enumerate(captures):
         others = [one for other, one in enumerate(captures) if other != index]
         try:
-            law = fit_engine(others, limits, evaluations)
+            law = fit_engine(others, limits, evaluations, attended_us)
         except CalibrationError as error:
             warnings.append(f"{seen.name}: the other captures are too little to predict it ({error})")
             continue
@@ -180,12 +188,12 @@ def _held_out(
     return held
 
 
-def _second_half(seen: Observations, limits: ServerLimits, evaluations: int) -> list[HeldOut]:
+def _second_half(seen: Observations, limits: ServerLimits, attended_us: float, evaluations: int) -> list[HeldOut]:
     half = len(seen) // 2
     if half < MIN_REQUESTS:
         return []
     early, late = np.arange(half), np.arange(half, len(seen))
-    law = fit_engine([seen.take(early)], limits, evaluations)
+    law = fit_engine([seen.take(early)], limits, evaluations, attended_us)
     simulated = replay(seen, law, limits).times
     found = errors(figures(seen.take(late)), figures(simulated.take(late)))
     return [HeldOut(f"{seen.name} (second half)", law, found)]
@@ -230,5 +238,5 @@ def _intervals(law: StepLaw, held: Sequence[HeldOut]) -> dict[str, Interval95]:
 
 def _left_out_range(law: StepLaw, held: Sequence[HeldOut]) -> dict[str, tuple[float, float]]:
     laws = [one.law for one in held] or [law]
-    names = [name for name in StepLaw.__struct_fields__ if getattr(law, name) > 0]
+    names = [name for name in StepLaw.__struct_fields__ if getattr(law, name) > 0 and name not in STATED]
     return {name: (min(getattr(one, name) for one in laws), max(getattr(one, name) for one in laws)) for name in names}

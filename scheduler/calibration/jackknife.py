@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from scheduler.calibration.step_law import Interval95
-from scheduler.server_model.spec import StepLaw
+from scheduler.server_model.spec import STATED, StepLaw
 
 MIN_CAPTURES = 3
 
@@ -32,7 +32,7 @@ def jackknife(law: StepLaw, left_out: Sequence[StepLaw]) -> dict[str, Interval95
     found = {}
     for name in StepLaw.__struct_fields__:
         value, without = getattr(law, name), [getattr(one, name) for one in left_out]
-        if value > 0 and min(without) > 0:
+        if name not in STATED and value > 0 and min(without) > 0:
             logs = np.log(without)
             half = t * math.sqrt((n - 1) / n * float(((logs - logs.mean()) ** 2).sum()))
             found[name] = Interval95(value, value * math.exp(-half), value * math.exp(half))

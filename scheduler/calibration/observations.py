@@ -42,6 +42,14 @@ class Observations:
         """Prompt tokens of each that the server had to prefill."""
         return self.prompt_tokens if self.cached_tokens is None else self.prompt_tokens - self.cached_tokens
 
+    @property
+    def attended_pairs(self) -> Int64s:
+        """Pairs of a prefilled token and one that it attends to, of each prompt, as
+        :func:`scheduler.server_model.step_time.attended_pairs` counts them."""
+        computed = self.computed_tokens
+        pairs: Int64s = computed * (self.prompt_tokens - computed) + computed * (computed + 1) // 2
+        return pairs
+
     def __len__(self) -> int:
         return len(self.sent_ns)
 
@@ -88,6 +96,7 @@ class Activity:
         by_first = np.argsort(first, kind="stable")
         self._firsts = first[by_first]
         self._prefilled = np.concatenate([[0.0], np.cumsum(seen.computed_tokens[by_first].astype(np.float64))])
+        self._attended = np.concatenate([[0.0], np.cumsum(seen.attended_pairs[by_first].astype(np.float64))])
 
     def _at(self, t_ns: Floats) -> tuple[NDArray[np.int64], Floats]:
         index = np.searchsorted(self._times, t_ns, side="right") - 1
@@ -120,6 +129,10 @@ class Activity:
     def prefilled(self, t_ns: Floats) -> Floats:
         """Computed prompt tokens of the requests whose first token came until then."""
         return self._prefilled[np.searchsorted(self._firsts, t_ns, side="right")]
+
+    def attended(self, t_ns: Floats) -> Floats:
+        """Attended pairs of the prompts of the requests whose first token came until then."""
+        return self._attended[np.searchsorted(self._firsts, t_ns, side="right")]
 
     @property
     def peak_decoding(self) -> int:

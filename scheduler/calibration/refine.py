@@ -26,7 +26,7 @@ import numpy as np
 from scheduler.calibration.figures import errors, figures
 from scheduler.calibration.observations import Floats, Observations
 from scheduler.calibration.replay import replay
-from scheduler.server_model.spec import ServerLimits, StepLaw
+from scheduler.server_model.spec import STATED, ServerLimits, StepLaw
 
 SCALES = {
     "ttft_p50": 0.08,
@@ -62,11 +62,11 @@ def refine(
     *,
     evaluations: int = 140,
 ) -> Refined:
-    """Move the parameters (those that are 0 stay 0) from ``start``; ``evaluations``: at most so many replays of all
-    captures."""
+    """Move the parameters from ``start`` (those that are 0, and those that are stated, stay); ``evaluations``: at most so
+    many replays of all captures."""
     from scipy.optimize import minimize  # noqa: PLC0415 (heavy, and only calibration needs it)
 
-    names = [name for name in StepLaw.__struct_fields__ if getattr(start, name) > 0]
+    names = [name for name in StepLaw.__struct_fields__ if getattr(start, name) > 0 and name not in STATED]
     measured = [figures(seen) for seen in captures]
 
     def law_at(z: Floats) -> StepLaw:

@@ -2,12 +2,12 @@
 
 Between its first and its last token a request takes part in every step, so for each request::
 
-    last - first = a (n - 1) + b P + c T + d (n - 1) K
+    last - first = a (n - 1) + b P + c T + d (n - 1) K + attended A
 
 with n its output tokens, P the prompt tokens (less those found in a prefix cache) whose first token falls into the window, T
-the tokens that all requests decoded in it, and K the mean resident KV. Rows are weighted by 1 / (last - first): relative
-errors, so that a few long requests do not decide. The offset before the engine's queue comes from quiet requests: TTFT less
-what the law explains.
+the tokens that all requests decoded in it, K the mean resident KV, and A the pairs that those P attend to (their cost is
+stated, so it goes to the left side). Rows are weighted by 1 / (last - first): relative errors, so that a few long requests do
+not decide. The offset before the engine's queue comes from quiet requests: TTFT less what the law explains.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class LawFit:
     peak_decoding: int
 
 
-def design(seen: Observations) -> tuple[Floats, Floats]:
-    """The weighted rows (n x 4, in us a unit of each term) and the weighted left side (ones where the law fits)."""
+def design(seen: Observations, attended_us: float = 0.0) -> tuple[Floats, Floats]:
+    """The weighted rows (n x 4, in us a unit of each term) and the weighted left side (ones, less what attention takes)."""
     activity = Activity(seen)
     rows = seen.take((seen.output_tokens > 1) & (seen.last_ns > seen.first_ns))
     first, last = rows.first_ns.astype(np.float64), rows.last_ns.astype(np.float64)
@@ -62,16 +62,17 @@ def design(seen: Observations) -> tuple[Floats, Floats]:
     decoded = activity.tokens(last) - activity.tokens(first)
     mean_kv = (activity.kv_area(last) - activity.kv_area(first)) / (last - first)
     terms = np.column_stack([steps, prefilled, decoded, steps * mean_kv])
-    return terms / duration_us[:, None], np.ones(len(rows))
+    attending_us = attended_us * (activity.attended(last) - activity.attended(first))
+    return terms / duration_us[:, None], 1 - attending_us / duration_us
 
 
-def fit_law(captures: list[Observations], *, bootstrap: int = 200, seed: int = 0) -> LawFit:
-    """Fit one law to one or more captures of the same server. Raises CalibrationError."""
+def fit_law(captures: list[Observations], *, attended_us: float = 0.0, bootstrap: int = 200, seed: int = 0) -> LawFit:
+    """Fit one law to one or more captures of the same server, with a stated ``attended_us``. Raises CalibrationError."""
     from scipy.optimize import nnls  # noqa: PLC0415 (heavy, and only calibration needs it)
 
     blocks: list[tuple[Floats, Floats]] = []
     for seen in captures:
-        matrix, target = design(seen)
+        matrix, target = design(seen, attended_us)
         per_block = max(1, len(target) // max(1, _BOOTSTRAP_BLOCKS // len(captures)))
         blocks.extend(
             (matrix[start : start + per_block], target[start : start + per_block])
@@ -101,13 +102,23 @@ def fit_law(captures: list[Observations], *, bootstrap: int = 200, seed: int = 0
             solve(np.concatenate([blocks[i][0] for i in chosen]), np.concatenate([blocks[i][1] for i in chosen]))
         )
     spread = np.percentile(np.array(replicates), [2.5, 97.5], axis=0)
+    if attended_us and (best[0] <= 0 or (best[1] <= 0 and matrix[:, 1].any())):
+        raise CalibrationError(
+            f"attended_us {attended_us} leaves no time for the rest of the captured steps: it is microseconds a pair of a "
+            "prompt token and one that it attends to (0.0008 for an 8B model on an H200), or 0"
+        )
     if best[0] <= 0:
         raise CalibrationError(
             "the captured requests do not identify the time of a step: vary output lengths and load, and calibrate again"
         )
-    offset_us = fit_offset_us(captures, best)
+    offset_us = fit_offset_us(captures, best, attended_us)
     law = StepLaw(
-        a_us=float(best[0]), b_us=float(best[1]), c_us=float(best[2]), d_us=float(best[3]), offset_us=offset_us
+        a_us=float(best[0]),
+        b_us=float(best[1]),
+        c_us=float(best[2]),
+        d_us=float(best[3]),
+        attended_us=attended_us,
+        offset_us=offset_us,
     )
     intervals = {
         name: Interval95(float(best[i]), float(spread[0, i]), float(spread[1, i])) for i, name in enumerate(TERMS)
@@ -122,7 +133,7 @@ def fit_law(captures: list[Observations], *, bootstrap: int = 200, seed: int = 0
     )
 
 
-def fit_offset_us(captures: list[Observations], law: NDArray[np.float64]) -> float:
+def fit_offset_us(captures: list[Observations], law: NDArray[np.float64], attended_us: float = 0.0) -> float:
     """Median over quiet requests (no other first token within their own wait) of TTFT - half a step - the own step."""
     a, b, c, d = law
     residuals = []
@@ -136,7 +147,8 @@ def fit_offset_us(captures: list[Observations], law: NDArray[np.float64]) -> flo
         sent, first = quiet.sent_ns.astype(np.float64), quiet.first_ns.astype(np.float64)
         decoding = activity.decoding(sent)
         base = a * (decoding > 0) + c * decoding + d * activity.kv(sent)
-        explained = 0.5 * base + a + b * quiet.computed_tokens + c * decoding + d * activity.kv(sent)
+        prefill = b * quiet.computed_tokens + attended_us * quiet.attended_pairs
+        explained = 0.5 * base + a + prefill + c * decoding + d * activity.kv(sent)
         residuals.append((first - sent) / 1000 - explained)
     if not residuals:
         return 0.0

@@ -21,7 +21,7 @@ from scheduler.request import Request
 from scheduler.server_model.prefix_cache import BLOCK_TOKENS, PrefixCache
 from scheduler.server_model.protocol import Plan, Sequence, StepResult
 from scheduler.server_model.spec import ServerLimits, StepLaw
-from scheduler.server_model.step_time import StepTime
+from scheduler.server_model.step_time import StepTime, attended_pairs
 
 _WAITING, _PREFILL, DECODE, _GONE = 0, 1, 2, 3
 _UNBOUNDED = 1 << 62
@@ -147,6 +147,9 @@ class ContinuousBatch:
             return None
         step_ps = self._time.step_ps(prefill_tokens, self._decoders, self._decode_kv)
         if prefill_tokens:
+            if self._time.attended_ps:
+                pairs = sum(attended_pairs(tokens, sequence.context) for sequence, tokens in self._chunks)
+                step_ps += self._time.attended_ps * pairs
             self._plan = Plan(self._clock_ps, step_ps, 0, 1)
         else:
             self._plan = Plan(self._clock_ps, step_ps, self._time.growth_ps * self._decoders, self._steps_alike())

@@ -2,10 +2,11 @@
 
 The step law (per step of one replica)::
 
-    t = a + b * prefill_tokens + c * decoding_sequences + d * resident_kv_tokens
+    t = a + b * prefill_tokens + c * decoding_sequences + d * resident_kv_tokens + attended * attended_pairs
 
 plus ``offset``, between the request leaving the client and its entering the engine's queue. ``resident KV`` is the context
-(prompt and generated tokens) of the sequences that decode in the step. Terms that are 0 are off.
+(prompt and generated tokens) of the sequences that decode in the step. A pair is a prefilled token and a token that it attends
+to, itself included: a chunk of q tokens after p computed ones has ``q * p + q * (q + 1) / 2``. Terms that are 0 are off.
 """
 
 from __future__ import annotations
@@ -19,14 +20,16 @@ PS_PER_US = 1_000_000
 
 
 class StepLaw(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Microseconds a step (``a``), a prefilled token (``b``), a decoding sequence (``c``), a resident KV token (``d``);
-    ``offset_us`` before the engine's queue, and ``offset_per_sequence_us`` more for each request in flight (the server's
-    front end is busy with their streams). All >= 0 and ``a_us`` > 0, so that time always moves."""
+    """Microseconds a step (``a``), a prefilled token (``b``), a decoding sequence (``c``), a resident KV token (``d``),
+    a pair of a prefilled token and one that it attends to (``attended``; stated, never fitted); ``offset_us`` before the
+    engine's queue, and ``offset_per_sequence_us`` more for each request in flight (the server's front end is busy with their
+    streams). All >= 0 and ``a_us`` > 0, so that time always moves."""
 
     a_us: float
     b_us: float
     c_us: float = 0.0
     d_us: float = 0.0
+    attended_us: float = 0.0
     offset_us: float = 0.0
     offset_per_sequence_us: float = 0.0
 
@@ -106,6 +109,9 @@ class ServerModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 class ServerModelError(ValueError):
     """A server-model file that cannot be used; the message says which file and why."""
 
+
+STATED = ("attended_us",)
+"""Terms of the law that a calibration is told: client-side timestamps do not tell them from the others."""
 
 PRESETS: dict[str, ServerModelSpec] = {
     "h200-llama-8b": ServerModelSpec(

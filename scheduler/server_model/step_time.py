@@ -6,18 +6,25 @@ from scheduler.server_model.spec import PS_PER_US, StepLaw
 
 
 class StepTime:
-    """``growth_ps``: what a step of decodes grows by from one to the next, a sequence. ``entry_ns``: before the engine's
-    queue, for each request in flight."""
+    """``growth_ps``: what a step of decodes grows by from one to the next, a sequence. ``attended_ps``: a pair of a prefilled
+    token and one that it attends to. ``entry_ns``: before the engine's queue, for each request in flight."""
 
-    __slots__ = ("_a_ps", "_b_ps", "_c_ps", "entry_ns", "growth_ps")
+    __slots__ = ("_a_ps", "_b_ps", "_c_ps", "attended_ps", "entry_ns", "growth_ps")
 
     def __init__(self, law: StepLaw) -> None:
         self._a_ps = max(1, round(law.a_us * PS_PER_US))
         self._b_ps = round(law.b_us * PS_PER_US)
         self._c_ps = round(law.c_us * PS_PER_US)
         self.growth_ps = round(law.d_us * PS_PER_US)
+        self.attended_ps = round(law.attended_us * PS_PER_US)
         self.entry_ns = round(law.offset_per_sequence_us * 1000)
 
     def step_ps(self, prefill_tokens: int, decoders: int, decode_kv: int) -> int:
-        """One step."""
+        """One step, less what its prefilled tokens attend to."""
         return self._a_ps + self._b_ps * prefill_tokens + self._c_ps * decoders + self.growth_ps * decode_kv
+
+
+def attended_pairs(tokens: int, computed: int) -> int:
+    """Pairs of a prefilled token and a token that it attends to, itself included, in a chunk of ``tokens`` after
+    ``computed`` ones. Chunks of one prompt add up to the prompt's."""
+    return tokens * computed + tokens * (tokens + 1) // 2

@@ -73,6 +73,34 @@ def test_cached_prompt_tokens_cost_no_prefill():
     assert any("50.0% of the prompt tokens" in warning for warning in told.warnings)
 
 
+def test_what_attention_costs_is_stated_and_no_fit_moves_it():
+    """Told what a pair costs a server, the fit gives its time a prefilled token; untold, the prompts' pairs are in it too."""
+    law = msgspec.structs.replace(PLAIN_LAW, attended_us=0.005)
+    seen = captures(law, PLAIN_LIMITS)
+    told = calibrate(seen, limits=PLAIN_LIMITS, attended_us=law.attended_us, evaluations=50, bootstrap=1)
+    untold = calibrate(seen, limits=PLAIN_LIMITS, evaluations=50, bootstrap=1, hold_out=False)
+    assert {one.law.attended_us for one in told.held_out} | {told.spec.law.attended_us} == {law.attended_us}
+    assert "attended_us" not in told.intervals()
+    assert "attended_us" not in told.left_out_range()
+    assert told.spec.law.b_us == pytest.approx(law.b_us, rel=0.1)
+    assert untold.spec.law.b_us > 1.1 * told.spec.law.b_us
+    assert untold.spec.law.attended_us == 0
+
+
+@pytest.mark.parametrize("prompt", [500, 1500])
+def test_a_stated_cost_of_attention_that_leaves_no_time_for_the_rest_is_refused(prompt):
+    """Nanoseconds given as microseconds: the message says the unit and a usual figure."""
+    seen = [captured(workload(5, 80, rate=10.0, prompt=prompt), PLAIN_LAW, PLAIN_LIMITS)]
+    with pytest.raises(CalibrationError, match=r"attended_us 0\.8 leaves no time .* microseconds .*0\.0008"):
+        fit_law(seen, attended_us=0.8, bootstrap=1)
+
+
+def test_cached_tokens_are_attended_to_in_a_fit_too():
+    """Pairs of a prompt of 5 of which 3 were found: its fourth and fifth token attend to 4 and 5."""
+    load = dataclasses.replace(workload(7, 2, rate=1.0), prompt_tokens=np.array([5, 5]), cached_tokens=np.array([3, 0]))
+    assert load.attended_pairs.tolist() == [4 + 5, 1 + 2 + 3 + 4 + 5]
+
+
 def test_refining_never_makes_a_fit_worse_and_keeps_what_is_off():
     """The start is one of the candidates; parameters that are 0 stay 0."""
     seen = [captured(workload(5, 80, rate=10.0), PLAIN_LAW, PLAIN_LIMITS)]

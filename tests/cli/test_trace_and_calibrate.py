@@ -222,6 +222,18 @@ def test_calibrate_finds_the_law_that_made_the_captures(tmp_path):
     assert errors["ttft_p50"] < 0.15
 
 
+def test_calibrate_is_told_what_attention_costs(tmp_path):
+    """The stated figure is in the file as it was stated, and in the printed law; a negative one is refused."""
+    trace = capture(tmp_path / "one.jsonl.gz", 1, 15)
+    done = invoke("calibrate", trace, "--attended-us", 0.0008, "-o", "m.json", cwd=tmp_path)
+    assert done.returncode == 0, done
+    assert load_server_model(str(tmp_path / "m.json")).law.attended_us == 0.0008
+    assert "attended * pairs" in done.stdout
+    refused = invoke("calibrate", trace, "--attended-us", -1, cwd=tmp_path)
+    assert refused.returncode != 0
+    assert "--attended-us is -1.0" in refused.stderr
+
+
 def test_one_capture_is_judged_on_its_second_half(tmp_path):
     """With nothing else to hold out, its first half predicts its second; without -o nothing is written."""
     trace = capture(tmp_path / "one.jsonl.gz", 1, 15)

@@ -24,6 +24,7 @@ from scheduler.server_model.spec import (
 )
 
 _LAW = StepLaw(a_us=5_000.0, b_us=21.7, c_us=0.35, d_us=0.038)
+_ATTENDING = msgspec.structs.replace(_LAW, attended_us=1.5)
 
 
 @dataclass
@@ -34,9 +35,10 @@ class Script:
     limits: ServerLimits
     happenings: list[tuple[int, str, int, int, int, int]]
     blocks: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    law: StepLaw = _LAW
 
     def server(self) -> ContinuousBatch:
-        return build_server(_LAW, self.limits, 4)
+        return build_server(self.law, self.limits, 4)
 
 
 @dataclass
@@ -140,7 +142,7 @@ def scripts(draw, *, aborts: bool = True) -> Script:
         if aborts and draw(st.integers(0, 3)) == 0:
             happenings.append((at_ns + draw(st.integers(0, 200_000_000)), "abort", number, 0, 0, 0))
     order = sorted(happenings, key=lambda h: (h[0], h[1] != "admit"))
-    return Script(limits, order, blocks)
+    return Script(limits, order, blocks, draw(st.sampled_from([_LAW, _ATTENDING])))
 
 
 _PROFILE = settings(max_examples=250, deadline=None, derandomize=True, database=None)
@@ -240,6 +242,36 @@ def test_a_step_takes_what_its_law_says():
     a, b, c, d = (round(v * 1e6) for v in (_LAW.a_us, _LAW.b_us, _LAW.c_us, _LAW.d_us))
     steps = [a + 20 * b, a + 10 * b, a + c + 31 * d, a + c + 32 * d]
     assert ends == [sum(steps[: k + 1]) for k in range(4)]
+
+
+def test_a_prefilled_token_attends_to_all_before_it_and_to_itself():
+    """By counting: the k-th token of a prompt attends to k tokens, whichever chunk it comes in; decodes add nothing."""
+    model = ContinuousBatch(_ATTENDING, ServerLimits(max_num_seqs=4, max_num_batched_tokens=20))
+    plain = ContinuousBatch(_LAW, model.limits)
+    extra_ps = []
+    for one in (model, plain):
+        one.admit(request(0, "a", 0, 30, 2), 0, 2)
+        one.admit(request(1, "a", 0, 15, 2), 0, 2)
+    while (plan := model.plan(0)) is not None:
+        without = plain.plan(0)
+        extra_ps.append(plan.first_ps - without.first_ps)
+        model.commit(plan.steps)
+        plain.commit(without.steps)
+    chunks = [[range(1, 21)], [range(21, 31), range(1, 11)], [range(11, 16)], []]
+    pairs = [sum(sum(ranks) for ranks in step) for step in chunks]
+    assert extra_ps == [1_500_000 * count for count in pairs]
+
+
+def test_what_a_prefix_cache_finds_is_attended_to_but_not_prefilled():
+    """The second of two equal prompts of 12 tokens, 8 of them resident: its 4 others attend to 9, 10, 11 and 12."""
+    limits = ServerLimits(max_num_seqs=4, max_num_batched_tokens=40, prefix_cache=True)
+    model = build_server(_ATTENDING, limits, 4)
+    for number in range(2):
+        model.admit(request(number, "a", 0, 12, 1, prefix_blocks=(7, 8, 9)), 0, 1)
+        plan = model.plan(0)
+        model.commit(1)
+    a, b = (round(v * 1e6) for v in (_LAW.a_us, _LAW.b_us))
+    assert plan.first_ps == a + 4 * b + (9 + 10 + 11 + 12) * 1_500_000
 
 
 def test_chunks_follow_the_budget_left_by_decoding():
