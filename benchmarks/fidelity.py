@@ -36,6 +36,10 @@ DEFAULT = Path(__file__).resolve().parents[1].parent / "shared" / "traces" / "h2
 LIMITS = ServerLimits(max_num_seqs=64, max_num_batched_tokens=8192, kv_tokens=841_888)
 """What that server was started with."""
 
+ATTENDED_US = 0.0008
+"""What a pair of attended tokens costs it, from counting operations: 4 * 32 layers * 4096 of them, at the rate at which the
+fitted b_us (21 to 22) does the 2 * 6.98e9 of a prefilled token. Stated before any fit; no capture was used."""
+
 BARS = {
     "ttft_p50": (0.10, 0.06),
     "ttft_p99": (0.09, 0.06),
@@ -178,6 +182,13 @@ def main() -> None:
     parser.add_argument("--judge", type=Path, metavar="FOLDER", help="fit on the first folder, judge on this one")
     parser.add_argument("--preset", action="store_true", help="judge the shipped preset instead of fitting")
     parser.add_argument("--markdown", action="store_true", help="print the tables of errors as Markdown")
+    parser.add_argument(
+        "--attended-us",
+        type=float,
+        default=ATTENDED_US,
+        metavar="US",
+        help="the law's attended_us, which no fit moves (%(default)s)",
+    )
     parser.add_argument("--evaluations", type=int, default=EVALUATIONS, help="replays a fit")
     parser.add_argument("--output", type=Path, help="write the fitted server model here")
     parser.add_argument("--laws", type=Path, help="write the law that each capture was predicted from here (JSON)")
@@ -195,6 +206,7 @@ def main() -> None:
             captures,
             name="h200-llama-8b",
             limits=LIMITS,
+            attended_us=args.attended_us,
             evaluations=args.evaluations,
             hold_out=args.judge is None,
             on_progress=lambda step, total: print(

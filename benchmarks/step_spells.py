@@ -9,6 +9,9 @@ held up   of a step just before one with 129 to 1,000 prefilled tokens: how much
           captured up to 128 tokens) while its predecessor's tokens wait for the same thread: about the host's launch time
 excess    mean of (measured - law), ms, over such a prefill and the steps before and after it: what a prefill costs too much
 
+and, of all captures together, what a step's prefill adds to it and its two neighbours where it was held up by less than 12 ms:
+median, ms, by prefilled tokens.
+
 A folder holds what ``benchmarks.fidelity`` reads: ``*.jsonl.gz`` files, or folders of lmperf runs.
 """
 
@@ -16,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import itertools
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +33,8 @@ from scheduler.server_model.spec import PRESETS
 LAW = PRESETS["h200-llama-8b"].law
 QUIET_S = 2.5e-3
 GRAPH_TOKENS, SHORT_TOKENS = 128, 1000
+FAST_LAUNCH_MS = 12.0
+SIZES = (384, 512, 640, 768, 1024, 1536, 2048, 3072, 4096)
 ENOUGH = 24
 
 Floats = NDArray[np.float64]
@@ -92,12 +98,12 @@ def recover(seen: list[Stream]) -> Steps:
     return Steps(at, np.diff(at, prepend=np.nan) * 1e3 - law_ms, decoders, tokens)
 
 
-def prefills(steps: Steps) -> NDArray[np.int64]:
-    """Steps with a short prefill among decodes, whose neighbours have none."""
+def prefills(steps: Steps, most: int = SHORT_TOKENS) -> NDArray[np.int64]:
+    """Steps with a prefill of 129 to ``most`` tokens among decodes, whose neighbours have none."""
     inner = np.arange(2, len(steps.at) - 1)
     return inner[
         (steps.prefilled[inner] > GRAPH_TOKENS)
-        & (steps.prefilled[inner] <= SHORT_TOKENS)
+        & (steps.prefilled[inner] <= most)
         & (steps.decoders[inner] > 0)
         & (steps.prefilled[inner - 1] == 0)
         & (steps.prefilled[inner + 1] == 0)
@@ -120,17 +126,40 @@ def line(name: str, steps: Steps) -> str:
     return text + "".join(f"{np.median(part):6.1f}" if len(part) >= 5 else "     -" for part in parts)
 
 
+def by_size(captures: list[Steps]) -> str:
+    """What prefills of fast launches add, by their size."""
+    tokens, added = [], []
+    for steps in captures:
+        at = prefills(steps, SIZES[-1])
+        at = at[steps.over[at - 1] < FAST_LAUNCH_MS]
+        tokens.append(steps.prefilled[at])
+        added.append(steps.over[at - 1] + steps.over[at] + steps.over[at + 1])
+    pooled, cost = np.concatenate(tokens), np.concatenate(added)
+    lines = ["prefilled tokens (mean)  steps  adds, ms  us a token"]
+    for low, high in itertools.pairwise(SIZES):
+        inside = (pooled >= low) & (pooled < high)
+        if inside.sum() >= ENOUGH:
+            mean, median = pooled[inside].mean(), np.median(cost[inside])
+            lines.append(
+                f"{low:5d} to {high - 1:5d} ({mean:6.0f}){inside.sum():9d}{median:10.1f}{1e3 * median / mean:12.1f}"
+            )
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER")
     print(f"{'ms':18s}{'decode':>8s}{'P10':>7s}{'P50':>7s}{'P90':>7s}{'excess':>8s}  held up, by eighths of the run")
+    captures = []
     for folder in parser.parse_args().folders:
         runs = [path.parent for path in sorted(folder.glob("*/requests.parquet"))]
         found = sorted(folder.glob("*.jsonl.gz")) + runs
         if not found:
             parser.error(f"{folder}: no captures there: *.jsonl.gz files, or folders of lmperf runs")
         for path in found:
-            print(line(path.name.removesuffix(".jsonl.gz"), recover(streams(path))))
+            captures.append(recover(streams(path)))
+            print(line(path.name.removesuffix(".jsonl.gz"), captures[-1]))
+    print(by_size(captures))
 
 
 if __name__ == "__main__":
