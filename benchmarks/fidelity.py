@@ -38,7 +38,7 @@ LIMITS = ServerLimits(max_num_seqs=64, max_num_batched_tokens=8192, kv_tokens=84
 
 ATTENDED_US = 0.0008
 """What a pair of attended tokens costs it, from counting operations: 4 * 32 layers * 4096 of them, at the rate at which the
-fitted b_us (21 to 22) does the 2 * 6.98e9 of a prefilled token. Stated before any fit; no capture was used."""
+fitted b_us (21 to 22) does the 2 * 6.98e9 of a prefilled token. It is not searched for on any capture."""
 
 BARS = {
     "ttft_p50": (0.10, 0.06),
