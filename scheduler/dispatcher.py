@@ -13,7 +13,7 @@ A request's life here: admitted -> queued -> outstanding -> ended. Exactly one o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -36,7 +36,6 @@ from scheduler.events import (
     PolicyChanged,
     PrefillProgress,
     Progress,
-    ProgressMany,
     RejectReason,
     SlotsChanged,
     TenantsChanged,
@@ -87,6 +86,8 @@ class Dispatcher:
         self.policy = build_policy(config.policy, config.options, self._context)
         self.policy.set_tenants(config.tenants, 0)
         self._sheds = self.policy.sheds
+        self._counts_tokens = self.policy.wants_progress
+        self._accounts_before = self._last_account = 0
         self._tenants = {tenant.name: tenant for tenant in config.tenants}
         self._admission = Admission(config.tenants, config.cost, config.prefill_rate)
         self._router = Router(config.backends, config.tenants, config.cost, config.routing)
@@ -100,7 +101,6 @@ class Dispatcher:
             PrefillProgress: self._prefill_progress,
             FirstToken: self._first_token,
             Progress: self._progress,
-            ProgressMany: self._progress_many,
             Finished: self._finished,
             Cancelled: self._cancelled,
             DispatchFailed: self._dispatch_failed,
@@ -127,12 +127,17 @@ class Dispatcher:
         """The slots of each backend now."""
         return {backend.name: backend.slots for backend in self._router}
 
+    def reads_accounts(self, event: AnyEvent) -> bool:
+        """Whether ``event`` may lead to a selection, or puts a request into a queue: drivers report progress before it, and
+        need not before others."""
+        return type(event) in _MAY_QUEUE or len(self.policy) > 0
+
     def handle(self, event: AnyEvent) -> list[AnyAction]:
         """Take in one event; the actions are to be carried out in order, now."""
         self._actions = []
         kind = type(event)
         self._handlers[kind](event)
-        if kind is not Progress and kind is not ProgressMany:
+        if kind is not Progress:
             now_ns = event.now_ns
             if self._timers.pending:
                 # After the event, which may be what a timer waited for: an end at the very limit is an end, no time-out.
@@ -182,23 +187,18 @@ class Dispatcher:
             self.policy.on_first_token(event.request_id, event.now_ns)
 
     def _progress(self, event: Progress) -> None:
-        running = self._outstanding.get(event.request_id)
-        if running is not None and running.generation == self._generation:
-            self.policy.on_progress(event.request_id, event.new_tokens, event.now_ns)
-
-    def _progress_many(self, event: ProgressMany) -> None:
-        outstanding, generation = self._outstanding, self._generation
-        known = [
-            count
-            for count in event.counts
-            if (running := outstanding.get(count[0])) is not None and running.generation == generation
-        ]
-        self.policy.on_progress_many(known, event.now_ns)
+        counts: Sequence[tuple[int, int]] = event.counts
+        before = self._accounts_before
+        if before:
+            # A policy that went is charged no more, one that came only for what it dispatched itself.
+            counts = [(account - before, tokens) for account, tokens in counts if account > before]
+        if counts:
+            self.policy.on_progress(counts, event.now_ns)
 
     def _finished(self, event: Finished) -> None:
-        self._end(event.request_id, event.prompt_tokens, event.output_tokens, event.now_ns)
+        self._end(event.request_id, event.prompt_tokens, event.output_tokens, event.now_ns, event.reported_tokens)
 
-    def _end(self, request_id: int, prompt_tokens: int, output_tokens: int, now_ns: int) -> None:
+    def _end(self, request_id: int, prompt_tokens: int, output_tokens: int, now_ns: int, reported_tokens: int) -> None:
         running = self._outstanding.pop(request_id, None)
         if running is None:
             return
@@ -209,7 +209,7 @@ class Dispatcher:
         if self._admission.limited:
             self._admission.ended(request_id, prompt_tokens, output_tokens, now_ns)
         if running.generation == self._generation:
-            self.policy.on_finish(request_id, prompt_tokens, output_tokens, now_ns)
+            self.policy.on_finish(request_id, prompt_tokens, output_tokens, now_ns, reported_tokens)
 
     def _cancelled(self, event: Cancelled) -> None:
         if self.policy.cancel(event.request_id, event.now_ns):
@@ -237,7 +237,7 @@ class Dispatcher:
             return
         tenant_is_gone = running.request.tenant not in self._tenants
         if not event.retryable or running.aborted is not None or tenant_is_gone:
-            self._end(event.request_id, 0, 0, event.now_ns)
+            self._end(event.request_id, 0, 0, event.now_ns, event.reported_tokens)
             if event.retryable and running.aborted is not AbortReason.CANCELLED:
                 reason = RejectReason.UNKNOWN_TENANT if running.aborted is None else RejectReason(running.aborted)
                 self._actions.append(Expire(event.request_id, reason))
@@ -248,7 +248,7 @@ class Dispatcher:
             self._router.avoid(event.request_id, running.backend.name)
         self._admission.requeued(event.request_id)
         if running.generation == self._generation:
-            self.policy.requeue(running.request, event.now_ns)
+            self.policy.requeue(running.request, event.now_ns, event.reported_tokens)
         else:
             self.policy.enqueue(running.request, event.now_ns)
         self._limit_wait(running.request, event.now_ns)
@@ -278,6 +278,8 @@ class Dispatcher:
             policy.enqueue(request, event.now_ns)
         self.policy = policy
         self._sheds = policy.sheds
+        self._counts_tokens = policy.wants_progress
+        self._accounts_before = self._last_account
         self._generation += 1
 
     def _tick(self, event: Tick) -> None:  # noqa: ARG002 (its time is its message)
@@ -317,9 +319,19 @@ class Dispatcher:
                 self._timers.clear(request.id, Timer.TTL)
             if admission.limited:
                 admission.left_queue(request.id, dispatched=True)
-            self._actions.append(Dispatch(request, backend.name))
+            account = self._account_of(request) if self._counts_tokens else 0
+            self._actions.append(Dispatch(request, backend.name, account))
         if admission.limited:
             admission.observe(now_ns, backlogged=queued > 0)
+
+    def _account_of(self, request: Request) -> int:
+        """Policies count their accounts from 1 each; here they go on from those of the policy before."""
+        own = self.policy.account_of(request.id)
+        if not own:
+            return 0
+        account = self._accounts_before + own
+        self._last_account = max(self._last_account, account)
+        return account
 
     def _ask_to_wake(self) -> None:
         wake_ns = self._timers.next_ns()
@@ -347,6 +359,7 @@ class Dispatcher:
         }
 
 
+_MAY_QUEUE = frozenset({Arrived, DispatchFailed, TenantsChanged, PolicyChanged})
 _EXPIRY = {
     Timer.TTL: RejectReason.TTL,
     Timer.FIRST_TOKEN: RejectReason.FIRST_TOKEN_TIMEOUT,

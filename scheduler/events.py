@@ -62,25 +62,20 @@ class FirstToken(Event, frozen=True, tag="first_token"):
 
 
 class Progress(Event, frozen=True, tag="progress"):
-    """``new_tokens`` output tokens since the last report of this request."""
-
-    request_id: int
-    new_tokens: int
-
-
-class ProgressMany(Event, frozen=True, tag="progress_many"):
-    """``Progress`` of several requests at once, as (request id, new tokens) in id order."""
+    """(account, output tokens since the last report of all requests that were dispatched under it): see ``Dispatch``."""
 
     counts: tuple[tuple[int, int], ...]
 
 
 class Finished(Event, frozen=True, tag="finished"):
-    """A dispatched request ended with ``status``; token counts are the truth as far as known."""
+    """A dispatched request ended with ``status``; token counts are the truth as far as known. ``reported_tokens``: those of
+    its output tokens that were part of a ``Progress``."""
 
     request_id: int
     status: Status
     prompt_tokens: int
     output_tokens: int
+    reported_tokens: int = 0
 
 
 class Cancelled(Event, frozen=True, tag="cancelled"):
@@ -92,11 +87,12 @@ class Cancelled(Event, frozen=True, tag="cancelled"):
 class DispatchFailed(Event, frozen=True, tag="dispatch_failed"):
     """A dispatch did not reach its backend; a retryable one returns to the queue, unless it was aborted meanwhile or its
     tenant is gone: then it ends (Expire, or nothing when the client cancelled it). ``elsewhere``: a retry goes to another
-    backend, if one has room when its turn comes."""
+    backend, if one has room when its turn comes. ``reported_tokens`` as in ``Finished``."""
 
     request_id: int
     retryable: bool
     elsewhere: bool = False
+    reported_tokens: int = 0
 
 
 class SlotsChanged(Event, frozen=True, tag="slots_changed"):
@@ -132,7 +128,6 @@ AnyEvent = (
     | PrefillProgress
     | FirstToken
     | Progress
-    | ProgressMany
     | Finished
     | Cancelled
     | DispatchFailed
@@ -149,8 +144,12 @@ class Action(msgspec.Struct, frozen=True, tag_field="type", gc=False):
 
 
 class Dispatch(Action, frozen=True, tag="dispatch"):
+    """``account``: what its output tokens are to be reported under, in sum with those of others (``Progress``); 0: nobody
+    asks for them."""
+
     request: Request
     backend: str
+    account: int = 0
 
 
 class Reject(Action, frozen=True, tag="reject"):

@@ -19,6 +19,9 @@ class Policy(Protocol):
     Accounts change in ``select``, ``requeue``, ``on_progress`` and ``on_finish`` only. ``peek`` charges nothing, and its
     result is held until ``select`` or another event (engines peek, allocate memory, then pop), also as time passes.
     ``wants_progress``: ``on_progress`` means something to it; ``sheds``: ``expired`` may return something.
+
+    A policy that charges tokens as they come has *token accounts*: requests of one account are charged alike, so that their
+    tokens may be reported in sum. Reports must be in before ``enqueue``, ``select`` and ``peek``, which read the accounts.
     """
 
     @property
@@ -42,20 +45,24 @@ class Policy(Protocol):
     def cancel(self, request_id: int, now_ns: int) -> bool:
         """Remove a queued request, at most O(log n); False when it is not queued."""
 
-    def requeue(self, request: Request, now_ns: int) -> None:
-        """Undo ``select``: the request is queued again and its tenant's charge refunded."""
+    def account_of(self, request_id: int) -> int:
+        """The account that a dispatched request's tokens are to be reported under; 0: under none. Fixed by ``select``."""
+
+    def requeue(self, request: Request, now_ns: int, reported_tokens: int = 0) -> None:
+        """Undo ``select``: the request is queued again and its tenant's charge refunded, with that of the
+        ``reported_tokens`` that the request gave since and that ``on_progress`` was told of."""
 
     def on_first_token(self, request_id: int, now_ns: int) -> None:
         """A dispatched request gave its first token."""
 
-    def on_progress(self, request_id: int, new_tokens: int, now_ns: int) -> None:
-        """A dispatched request gave ``new_tokens`` more output tokens."""
+    def on_progress(self, counts: Sequence[tuple[int, int]], now_ns: int) -> None:
+        """(account, new output tokens of its dispatched requests) since the last report; unknown accounts are ignored."""
 
-    def on_progress_many(self, counts: Sequence[tuple[int, int]], now_ns: int) -> None:
-        """``on_progress`` for several (request id, new tokens) at once, in that order."""
-
-    def on_finish(self, request_id: int, prompt_tokens: int, output_tokens: int, now_ns: int) -> None:
-        """A dispatched request ended, however it ended; the counts are the truth, for the correction of its charge."""
+    def on_finish(
+        self, request_id: int, prompt_tokens: int, output_tokens: int, now_ns: int, reported_tokens: int = 0
+    ) -> None:
+        """A dispatched request ended, however it ended; the counts are the truth, for the correction of its charge.
+        ``reported_tokens``: those of its output tokens that ``on_progress`` was told of."""
 
     def expired(self, now_ns: int) -> list[Request]:
         """Remove and return requests that ``late: shed`` gives up."""

@@ -46,8 +46,8 @@ class Place(Enum):
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """One live request. ``tokens``: generated so far; ``told``: those that the policy was told of since its last select;
-    ``begun``: the policy was told of the first token."""
+    """One live request. ``tokens``: generated so far; ``told``: those that the policy was told of since its last select, under
+    ``account``; ``begun``: the policy was told of the first token."""
 
     engine: EngineRequest
     request: Request
@@ -55,6 +55,7 @@ class Entry:
     tokens: int = 0
     told: int = 0
     begun: bool = False
+    account: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +143,7 @@ class PolicyQueue:
             assert chosen is head, "a policy selects what it let be peeked"
             entry = self._by_number[head.id]
             entry.told = 0
+            entry.account = self._policy.account_of(head.id)
         entry.place = Place.OUT
         return entry.engine
 
@@ -156,7 +158,7 @@ class PolicyQueue:
         else:
             entry.place = Place.QUEUED
             self._held = None
-            self._policy.requeue(entry.request, self._clock.now_ns())
+            self._policy.requeue(entry.request, self._clock.now_ns(), entry.told)
 
     def prepend_requests(self, requests: Iterable[EngineRequest]) -> None:
         for request in requests:
@@ -194,7 +196,7 @@ class PolicyQueue:
         meanwhile) is told when it runs again, or at its end."""
         now_ns = self._clock.now_ns()
         self._held = None
-        counts = []
+        counts: dict[int, int] = {}
         for request_id, tokens in new_tokens.items():
             entry = self._entries.get(request_id)
             if entry is None:
@@ -202,14 +204,14 @@ class PolicyQueue:
             entry.tokens += tokens
             if entry.place is not Place.OUT:
                 continue
-            number = entry.request.id
             if not entry.begun:
                 entry.begun = True
-                self._policy.on_first_token(number, now_ns)
-            counts.append((number, entry.tokens - entry.told))
-            entry.told = entry.tokens
-        if counts and self._policy.wants_progress:
-            self._policy.on_progress_many(sorted(counts), now_ns)
+                self._policy.on_first_token(entry.request.id, now_ns)
+            if entry.account:
+                counts[entry.account] = counts.get(entry.account, 0) + entry.tokens - entry.told
+                entry.told = entry.tokens
+        if counts:
+            self._policy.on_progress(sorted(counts.items()), now_ns)
 
     def ended(self, request: EngineRequest) -> None:
         """The engine frees the request, however it ended. One that still waits, or was given up, leaves the queue."""
@@ -220,7 +222,9 @@ class PolicyQueue:
         del self._by_number[entry.request.id]
         if entry.place is Place.OUT:
             self._held = None
-            self._policy.on_finish(entry.request.id, entry.request.prompt_tokens, entry.tokens, self._clock.now_ns())
+            self._policy.on_finish(
+                entry.request.id, entry.request.prompt_tokens, entry.tokens, self._clock.now_ns(), entry.told
+            )
 
     def take_given_up(self) -> list[GivenUp]:
         """Those that will not run, each told once."""

@@ -15,7 +15,7 @@ from scheduler.events import (
     DispatchFailed,
     Finished,
     FirstToken,
-    ProgressMany,
+    Progress,
     RejectReason,
 )
 
@@ -46,7 +46,7 @@ class Broken(msgspec.Struct, frozen=True, tag_field="type", tag="broken"):
     traceback: str
 
 
-QueueEvent = Arrived | FirstToken | ProgressMany | Finished | Cancelled | DispatchFailed
+QueueEvent = Arrived | FirstToken | Progress | Finished | Cancelled | DispatchFailed
 FromWorker = QueueEvent | Ready | Standing | Ended | Broken
 
 
@@ -68,10 +68,11 @@ class Stop(msgspec.Struct, frozen=True, tag_field="type", tag="stop"):
 
 
 class Granted(msgspec.Struct, frozen=True, tag_field="type", tag="granted"):
-    """The request left the queue at ``now_ns``."""
+    """The request left the queue at ``now_ns``; ``account``: what its tokens are reported under."""
 
     request_id: int
     backend: str
+    account: int
     now_ns: int
 
 

@@ -124,9 +124,9 @@ class SharedQueue:
             return
         answer: QueueAnswer
         match action:
-            case Dispatch(backend=backend):
+            case Dispatch(backend=backend, account=account):
                 held.dispatched_ns = now_ns
-                answer = Granted(request_id, backend, now_ns)
+                answer = Granted(request_id, backend, account, now_ns)
             case Reject(reason=reason, retry_after_ns=retry_after_ns):
                 self._end(request_id)
                 answer = Refused(request_id, reason, retry_after_ns, now_ns)

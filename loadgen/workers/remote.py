@@ -27,6 +27,9 @@ class _Forwarding(Dispatcher):
         self._send(event)
         return []
 
+    def reads_accounts(self, event: AnyEvent) -> bool:  # noqa: ARG002 (the queue is elsewhere)
+        return True
+
 
 class RemoteDriver(LiveDriver):
     """``send``: takes events to the parent, in order. Its answers come in through :meth:`take`.
@@ -37,7 +40,8 @@ class RemoteDriver(LiveDriver):
 
     def __init__(self, config: DispatcherConfig, now_ns: Callable[[], int], send: Callable[[AnyEvent], object]) -> None:
         super().__init__(_Forwarding(config, send), now_ns)
-        self._progress_timer = self.loop.call_later(_PROGRESS_S, self._progress) if self.counts_progress else None
+        counts_tokens = self.dispatcher.policy.wants_progress
+        self._progress_timer = self.loop.call_later(_PROGRESS_S, self._progress) if counts_tokens else None
 
     def take(self, answer: QueueAnswer) -> None:
         """Carry out what the dispatcher decided."""
@@ -46,7 +50,7 @@ class RemoteDriver(LiveDriver):
             if ticket is None:
                 self.handle(DispatchFailed(self.at(), answer.request_id, retryable=False))
             else:
-                ticket.grant(answer.backend, answer.now_ns)
+                ticket.grant(answer.backend, answer.account, answer.now_ns)
         elif ticket is None:
             return
         elif isinstance(answer, Refused):

@@ -7,7 +7,7 @@ The load generator and the gateway use it alike::
     ... ticket.tokens(received_ns, n) as output comes in ...
     ticket.finished(status, prompt_tokens, output_tokens)
 
-Token counts are kept here and handed to the dispatcher as ``Progress``, in id order, before every event after which a
+Token counts are kept here and handed to the dispatcher as ``Progress``, summed by account, before every event after which a
 selection is possible: no timer, so that the order of service does not depend on the driver.
 """
 
@@ -31,7 +31,7 @@ from scheduler.events import (
     Finished,
     FirstToken,
     PolicyChanged,
-    ProgressMany,
+    Progress,
     Reject,
     RejectReason,
     SlotsChanged,
@@ -68,12 +68,14 @@ class Ticket:
         "_future",
         "_on_abort",
         "abort_reason",
+        "account",
         "backend",
         "dispatched_ns",
         "enqueued_ns",
         "first_ns",
         "generated",
         "last_ns",
+        "reported",
         "request",
         "unreported",
     )
@@ -88,10 +90,12 @@ class Ticket:
         self.enqueued_ns = enqueued_ns
         self.dispatched_ns: int | None = None
         self.backend: str | None = None
+        self.account = 0
         self.first_ns: int | None = None
         self.last_ns: int | None = None
         self.abort_reason: AbortReason | None = None
         self.generated = 0
+        self.reported = 0
         self.unreported = 0
 
     async def granted(self) -> None:
@@ -102,7 +106,7 @@ class Ticket:
         """A chunk with output arrived; ``count`` None when the number of tokens is not known yet (taken as one)."""
         count = 1 if count is None else count
         self.generated += count
-        if self._driver.counts_progress:
+        if self.account:
             self.unreported += count
             self._driver.unreported[self.request.id] = self
         self.last_ns = received_ns
@@ -129,8 +133,9 @@ class Ticket:
         through ``on_abort``."""
         self._driver.cancel(self)
 
-    def grant(self, backend: str, now_ns: int) -> None:
+    def grant(self, backend: str, account: int, now_ns: int) -> None:
         self.backend = backend
+        self.account = account
         self.dispatched_ns = now_ns
         if not self._future.done():
             self._future.set_result(None)
@@ -144,6 +149,7 @@ class Ticket:
         self._future = self._driver.loop.create_future()
         self.backend = None
         self.dispatched_ns = None
+        self.account = self.reported = self.unreported = 0
 
     def refuse(self, reason: RejectReason, retry_after_ns: int | None, now_ns: int) -> None:
         if not self._future.done():
@@ -200,7 +206,6 @@ class LiveDriver:
         self.dispatcher = dispatcher
         self.loop = asyncio.get_running_loop() if loop is None else loop
         self.unreported: dict[int, Ticket] = {}
-        self.counts_progress = dispatcher.policy.wants_progress
         self._now_ns = now_ns
         self._last_ns = 0
         self._tickets: dict[int, Ticket] = {}
@@ -223,7 +228,7 @@ class LiveDriver:
         request_id = ticket.request.id
         self.unreported.pop(request_id, None)
         self._tickets.pop(request_id, None)
-        self.handle(Finished(self.at(), request_id, status, prompt_tokens, output_tokens))
+        self.handle(Finished(self.at(), request_id, status, prompt_tokens, output_tokens, ticket.reported))
 
     def cancel(self, ticket: Ticket) -> None:
         """See ``Ticket.cancel``."""
@@ -238,11 +243,13 @@ class LiveDriver:
     def failed_to_dispatch(self, ticket: Ticket, *, retryable: bool, elsewhere: bool = False) -> None:
         """See ``Ticket.failed_to_dispatch``."""
         request_id = ticket.request.id
+        self.unreported.pop(request_id, None)
+        reported = ticket.reported
         if retryable:
             ticket.await_again()
         else:
             self._tickets.pop(request_id, None)
-        self.handle(DispatchFailed(self.at(), request_id, retryable, elsewhere))
+        self.handle(DispatchFailed(self.at(), request_id, retryable, elsewhere, reported))
         if retryable and ticket.abort_reason is AbortReason.CANCELLED:
             self._tickets.pop(request_id, None)
             ticket.drop()
@@ -256,27 +263,27 @@ class LiveDriver:
     def reconfigure(self, event: TenantsChanged | PolicyChanged) -> None:
         """New tenants or another policy."""
         self.handle(event)
-        self.counts_progress = self.dispatcher.policy.wants_progress
 
     def handle(self, event: AnyEvent) -> None:
         """Report progress, hand the event over, carry out the actions."""
-        if self.unreported:
+        if self.unreported and self.dispatcher.reads_accounts(event):
             self._report_progress(event.now_ns)
         for action in self.dispatcher.handle(event):
             self._carry_out(action, event.now_ns)
 
     def _report_progress(self, now_ns: int) -> None:
-        counts = tuple((request_id, self.unreported[request_id].unreported) for request_id in sorted(self.unreported))
+        counts: dict[int, int] = {}
         for ticket in self.unreported.values():
+            counts[ticket.account] = counts.get(ticket.account, 0) + ticket.unreported
+            ticket.reported += ticket.unreported
             ticket.unreported = 0
         self.unreported.clear()
-        for action in self.dispatcher.handle(ProgressMany(now_ns, counts)):
-            self._carry_out(action, now_ns)
+        self.dispatcher.handle(Progress(now_ns, tuple(sorted(counts.items()))))
 
     def _carry_out(self, action: AnyAction, now_ns: int) -> None:
         match action:
-            case Dispatch(request=request, backend=backend):
-                self._tickets[request.id].grant(backend, now_ns)
+            case Dispatch(request=request, backend=backend, account=account):
+                self._tickets[request.id].grant(backend, account, now_ns)
             case Reject(request_id=request_id, reason=reason, retry_after_ns=retry_after_ns):
                 self._tickets.pop(request_id).refuse(reason, retry_after_ns, now_ns)
             case Expire(request_id=request_id, reason=reason):

@@ -44,8 +44,8 @@ class Replica:
         if on_gaps is not None:
             self.log = gap_log(model.tokens_a_step, on_gaps, simulation.counts_gaps)
 
-    def admit(self, request: Request) -> None:
-        self.model.admit(request, self._simulation.now_ns, output_tokens(request))
+    def admit(self, request: Request, account: int) -> None:
+        self.model.admit(request, self._simulation.now_ns, output_tokens(request), account)
         self.running[request.id] = request
         if self._reporting:
             return

@@ -25,8 +25,7 @@ from scheduler.events import (
     Dispatch,
     Expire,
     Finished,
-    PolicyChanged,
-    ProgressMany,
+    Progress,
     Reject,
     RejectReason,
     Tick,
@@ -69,11 +68,12 @@ __all__ = ["Control", "Simulation", "SimulationError"]
 class _Flight:
     """A dispatched request, until it ends."""
 
-    __slots__ = ("dispatched_ns", "replica", "request")
+    __slots__ = ("account", "dispatched_ns", "replica", "request")
 
-    def __init__(self, request: Request, replica: Replica, dispatched_ns: int) -> None:
+    def __init__(self, request: Request, replica: Replica, account: int, dispatched_ns: int) -> None:
         self.request = request
         self.replica = replica
+        self.account = account
         self.dispatched_ns = dispatched_ns
 
 
@@ -105,7 +105,7 @@ class Simulation:
         self.env = VirtualTime()
         self._left = -1 if most is None else most
         self._dispatcher = dispatcher
-        self._wants_progress = dispatcher.policy.wants_progress
+        self._counts_tokens = False
         self._replicas = {name: Replica(name, model, self, on_gaps) for name, model in replicas.items()}
         self._on_outcome = on_outcome
         self._after = after
@@ -193,24 +193,15 @@ class Simulation:
 
     def handle(self, event: AnyEvent) -> None:
         """Report progress, hand the event over, carry out the actions."""
-        if self._wants_progress:
+        if self._counts_tokens and self._dispatcher.reads_accounts(event):
             self._report_progress()
         for action in self._dispatcher.handle(event):
             kind = type(action)
             if kind is Dispatch:
                 assert isinstance(action, Dispatch), "narrowed by its exact type"
-                self._dispatch(action.request, action.backend)
+                self._dispatch(action.request, action.backend, action.account)
             else:
                 self._carry_out(action)
-        if type(event) is PolicyChanged:
-            self._follow_policy()
-
-    def _follow_policy(self) -> None:
-        """Another policy may care for progress where the one before did not. As in a live run, what was generated
-        unreported stays so: each token is counted by the policy under which it came, or by none."""
-        wanted, self._wants_progress = self._wants_progress, self._dispatcher.policy.wants_progress
-        if self._wants_progress and not wanted:
-            self._new_tokens()
 
     def _carry_out(self, action: Reject | Expire | Abort | WakeAt | Dispatch) -> None:
         match action:
@@ -231,27 +222,23 @@ class Simulation:
             self.handle(Tick(self.now_ns))
 
     def _report_progress(self) -> None:
-        """Every running request's new tokens, in id order; once for each instant is enough."""
-        now_ns = self.now_ns
+        """The new tokens of each account; once for each instant is enough."""
+        now_ns = self.env.now_ns
         if now_ns == self._last_progress_ns:
             return
-        counts = self._new_tokens()
-        if counts:
-            self._dispatcher.handle(ProgressMany(now_ns, counts))
-
-    def _new_tokens(self) -> tuple[tuple[int, int], ...]:
-        """(request id, tokens) of what was generated since this was asked last."""
-        now_ns = self._last_progress_ns = self.now_ns
+        self._last_progress_ns = now_ns
         counts: list[tuple[int, int]] = []
         for replica in self._replicas.values():
             counts += replica.model.new_tokens(now_ns)
-        counts.sort()
-        return tuple(counts)
+        if counts:
+            self._dispatcher.handle(Progress(now_ns, tuple(counts)))
 
-    def _dispatch(self, request: Request, backend: str) -> None:
+    def _dispatch(self, request: Request, backend: str, account: int) -> None:
         del self._queued[request.id]
         replica, now_ns = self._replicas[backend], self.env.now_ns
-        flight = self._flights[request.id] = _Flight(request, replica, now_ns)
+        flight = self._flights[request.id] = _Flight(request, replica, account, now_ns)
+        if account:
+            self._counts_tokens = True
         entry_ns = replica.entry_ns(now_ns + self._offset_ns)
         replica.in_flight += 1
         if entry_ns > now_ns:
@@ -265,7 +252,7 @@ class Simulation:
 
     def _admit(self, flight: _Flight) -> None:
         try:
-            flight.replica.admit(flight.request)
+            flight.replica.admit(flight.request, flight.account)
         except ValueError as error:
             self._end_unserved(flight, Status.FAILED, ErrorClass.SERVER_ERROR, str(error))
 
@@ -311,7 +298,8 @@ class Simulation:
                 cached_prompt_tokens=sequence.cached_tokens,
                 output_tokens=sequence.output_tokens if error_class is None else sequence.generated,
                 tokens_source=_FROM_MODEL,
-            )
+            ),
+            sequence.reported,
         )
 
     def _end_unserved(
@@ -336,11 +324,14 @@ class Simulation:
             )
         )
 
-    def _end(self, outcome: Outcome) -> None:
+    def _end(self, outcome: Outcome, reported_tokens: int = 0) -> None:
         request = outcome.request
         self._flights.pop(request.id).replica.in_flight -= 1
+        output_tokens = outcome.output_tokens or 0
         self.handle(
-            Finished(outcome.ended_ns, request.id, outcome.status, request.prompt_tokens, outcome.output_tokens or 0)
+            Finished(
+                outcome.ended_ns, request.id, outcome.status, request.prompt_tokens, output_tokens, reported_tokens
+            )
         )
         self._emit(outcome)
 

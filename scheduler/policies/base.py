@@ -42,9 +42,10 @@ class TenantState:
 
 class Charge:
     """What a dispatched request was charged, kept until it ends: the estimated cost and the weight it was charged at.
-    ``awaits_token``: no first token came yet. ``by_credit``: taken from a credit, in a policy that has some."""
+    ``awaits_token``: no first token came yet. ``by_credit``: taken from a credit, in a policy that has some. ``account``: what
+    its tokens are reported under, in a policy that counts them."""
 
-    __slots__ = ("arrival_ns", "awaits_token", "by_credit", "cost", "prompt_tokens", "state", "weight")
+    __slots__ = ("account", "arrival_ns", "awaits_token", "by_credit", "cost", "prompt_tokens", "state", "weight")
 
     def __init__(self, state: TenantState, request: Request, cost: float, weight: float) -> None:
         self.state = state
@@ -54,6 +55,7 @@ class Charge:
         self.weight = weight
         self.awaits_token = True
         self.by_credit = False
+        self.account = 0
 
 
 S = TypeVar("S", bound=TenantState)
@@ -63,7 +65,6 @@ class TenantPolicy(ABC, Generic[S]):
     """Base of the policies; implements :class:`scheduler.policy.Policy`."""
 
     name: ClassVar[str] = ""
-    charges_progress: ClassVar[bool] = False
 
     def __init__(self, *, cost: CostModel, late: LateRule) -> None:
         self._cost = cost
@@ -95,9 +96,6 @@ class TenantPolicy(ABC, Generic[S]):
     def _charge(self, state: S, request: Request, cost: float, now_ns: int) -> None:
         """``request`` of ``state`` is dispatched at an estimated ``cost``."""
 
-    def _charge_tokens(self, state: S, charge: Charge, request_id: int, new_tokens: int) -> None:
-        """A dispatched request gave ``new_tokens``; called only where ``charges_progress`` is set."""
-
     def _refund(self, state: S, charge: Charge, now_ns: int) -> None:
         """A dispatch is undone."""
 
@@ -117,7 +115,7 @@ class TenantPolicy(ABC, Generic[S]):
 
     @property
     def wants_progress(self) -> bool:
-        return self.charges_progress
+        return False
 
     @property
     def sheds(self) -> bool:
@@ -200,7 +198,7 @@ class TenantPolicy(ABC, Generic[S]):
         if not self._where and not self._charges:
             self._drained()
 
-    def requeue(self, request: Request, now_ns: int) -> None:
+    def requeue(self, request: Request, now_ns: int, reported_tokens: int = 0) -> None:  # noqa: ARG002 (part of the protocol)
         self._before(now_ns)
         charge = self._charges.pop(request.id)
         state = self._states[request.tenant]
@@ -212,29 +210,20 @@ class TenantPolicy(ABC, Generic[S]):
     def on_first_token(self, request_id: int, now_ns: int) -> None:  # noqa: ARG002 (part of the protocol)
         self._before(now_ns)
 
-    def on_progress(self, request_id: int, new_tokens: int, now_ns: int) -> None:
-        self.on_progress_many(((request_id, new_tokens),), now_ns)
+    def account_of(self, request_id: int) -> int:  # noqa: ARG002 (part of the protocol)
+        return 0
 
-    def on_progress_many(self, counts: Sequence[tuple[int, int]], now_ns: int) -> None:
+    def on_progress(self, counts: Sequence[tuple[int, int]], now_ns: int) -> None:  # noqa: ARG002 (part of the protocol)
         self._before(now_ns)
-        if not self.charges_progress:
-            return
-        charges, states, charge_tokens = self._charges, self._states, self._charge_tokens
-        charged: dict[str, S] = {}
-        for request_id, new_tokens in counts:
-            charge = charges.get(request_id)
-            if charge is None:
-                continue
-            name = charge.state.name
-            state = states.get(name)
-            if state is not None:
-                charge_tokens(state, charge, request_id, new_tokens)
-                charged[name] = state
-        for state in charged.values():
-            self._held = None
-            self._touch(state)
 
-    def on_finish(self, request_id: int, prompt_tokens: int, output_tokens: int, now_ns: int) -> None:
+    def on_finish(
+        self,
+        request_id: int,
+        prompt_tokens: int,
+        output_tokens: int,
+        now_ns: int,
+        reported_tokens: int = 0,  # noqa: ARG002 (part of the protocol)
+    ) -> None:
         self._before(now_ns)
         charge = self._charges.pop(request_id)
         state = self._states.get(charge.state.name)

@@ -193,11 +193,11 @@ class Committed(TenantPolicy[CreditState]):
 
     # -- 5: the truth ------------------------------------------------------------------------------------------------
 
-    def requeue(self, request: Request, now_ns: int) -> None:
+    def requeue(self, request: Request, now_ns: int, reported_tokens: int = 0) -> None:
         charge = self._charges[request.id]
         self._correct(self._states[request.tenant], charge, -charge.cost, now_ns)
         self._rate.dispatched(-charge.cost)
-        super().requeue(request, now_ns)
+        super().requeue(request, now_ns, reported_tokens)
 
     def _settle(self, state: CreditState, charge: Charge, true_cost: float, now_ns: int) -> None:
         self._correct(state, charge, true_cost - charge.cost, now_ns)

@@ -23,12 +23,13 @@ from typing import ClassVar
 from scheduler.cost import EWMA_FACTOR, CostModel
 from scheduler.keyed_heap import Key
 from scheduler.lateness import LateRule
-from scheduler.policies.base import Charge, TenantPolicy, TenantState
+from scheduler.policies.base import Charge
+from scheduler.policies.by_token import TokenPolicy, TokenState
 from scheduler.request import Request
 from tenants.tenant import Tenant
 
 
-class DeficitState(TenantState):
+class DeficitState(TokenState):
     """``deficit`` as of round ``round``; ``position``: place in the ring, by who became backlogged first."""
 
     __slots__ = ("deficit", "position", "round")
@@ -40,9 +41,8 @@ class DeficitState(TenantState):
         self.position = 0
 
 
-class Drr(TenantPolicy[DeficitState]):
+class Drr(TokenPolicy[DeficitState]):
     name: ClassVar[str] = "drr"
-    charges_progress: ClassVar[bool] = True
 
     def __init__(self, *, cost: CostModel, late: LateRule) -> None:
         super().__init__(cost=cost, late=late)
@@ -50,7 +50,6 @@ class Drr(TenantPolicy[DeficitState]):
         self._position = 0
         self._mean_cost: float | None = None
         self._least_weight = 1.0
-        self._generated: dict[int, int] = {}
 
     def _new_state(self, tenant: Tenant) -> DeficitState:
         return DeficitState(tenant)
@@ -85,28 +84,15 @@ class Drr(TenantPolicy[DeficitState]):
         state.round = turn
         self._round = max(self._round, turn)
         state.deficit -= self._cost.prompt_weight * request.prompt_tokens
-        self._generated[request.id] = 0
 
-    def _charge_tokens(self, state: DeficitState, charge: Charge, request_id: int, new_tokens: int) -> None:  # noqa: ARG002 (part of the hook)
-        self._generated[request_id] += new_tokens
-        state.deficit -= self._cost.output_weight * new_tokens
+    def _charge_tokens(self, state: DeficitState, weight: float, tokens: int) -> None:  # noqa: ARG002 (quanta carry it)
+        state.deficit -= self._cost.output_weight * tokens
 
-    def requeue(self, request: Request, now_ns: int) -> None:
-        state = self._states[request.tenant]
-        state.deficit += self._cost.output_weight * self._generated.pop(request.id)
-        super().requeue(request, now_ns)
+    def _charge_rest(self, state: DeficitState, charge: Charge, prompt_tokens: int, output_tokens: int) -> None:  # noqa: ARG002 (as above)
+        state.deficit -= self._cost.of(prompt_tokens, output_tokens)
 
     def _refund(self, state: DeficitState, charge: Charge, now_ns: int) -> None:  # noqa: ARG002 (part of the hook)
         state.deficit += self._cost.prompt_weight * charge.prompt_tokens
-
-    def on_finish(self, request_id: int, prompt_tokens: int, output_tokens: int, now_ns: int) -> None:
-        charge = self._charges[request_id]
-        state = self._states.get(charge.state.name)
-        unreported = output_tokens - self._generated.pop(request_id)
-        if state is not None:
-            state.deficit -= self._cost.output_weight * unreported
-            state.deficit -= self._cost.prompt_weight * (prompt_tokens - charge.prompt_tokens)
-        super().on_finish(request_id, prompt_tokens, output_tokens, now_ns)
 
     def _settle(self, state: DeficitState, charge: Charge, true_cost: float, now_ns: int) -> None:  # noqa: ARG002
         assert self._mean_cost is not None, "a dispatch came before its end"

@@ -190,10 +190,12 @@ class SloAware(FairQueueing[SloState]):
         state.dispatched_cost += cost
         self._dispatched_cost += cost
 
-    def on_finish(self, request_id: int, prompt_tokens: int, output_tokens: int, now_ns: int) -> None:
+    def on_finish(
+        self, request_id: int, prompt_tokens: int, output_tokens: int, now_ns: int, reported_tokens: int = 0
+    ) -> None:
         charge = self._charges[request_id]
         state = self._states.get(charge.state.name)
-        super().on_finish(request_id, prompt_tokens, output_tokens, now_ns)
+        super().on_finish(request_id, prompt_tokens, output_tokens, now_ns, reported_tokens)
         if state is None:
             return
         if charge.awaits_token:

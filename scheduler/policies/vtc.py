@@ -17,12 +17,13 @@ from typing import ClassVar
 from scheduler.cost import CostModel
 from scheduler.keyed_heap import Key
 from scheduler.lateness import LateRule
-from scheduler.policies.base import Charge, TenantPolicy, TenantState
+from scheduler.policies.base import Charge
+from scheduler.policies.by_token import TokenPolicy, TokenState
 from scheduler.request import Request
 from tenants.tenant import Tenant
 
 
-class CounterState(TenantState):
+class CounterState(TokenState):
     __slots__ = ("counter",)
 
     def __init__(self, tenant: Tenant) -> None:
@@ -30,15 +31,13 @@ class CounterState(TenantState):
         self.counter = 0.0
 
 
-class Vtc(TenantPolicy[CounterState]):
-    """See the module docstring. ``_generated``: tokens already charged to each dispatched request."""
+class Vtc(TokenPolicy[CounterState]):
+    """See the module docstring."""
 
     name: ClassVar[str] = "vtc"
-    charges_progress: ClassVar[bool] = True
 
     def __init__(self, *, cost: CostModel, late: LateRule) -> None:
         super().__init__(cost=cost, late=late)
-        self._generated: dict[int, int] = {}
         self._last_left: CounterState | None = None
 
     def _new_state(self, tenant: Tenant) -> CounterState:
@@ -56,35 +55,18 @@ class Vtc(TenantPolicy[CounterState]):
 
     def _charge(self, state: CounterState, request: Request, cost: float, now_ns: int) -> None:  # noqa: ARG002
         state.counter += self._cost.prompt_weight * request.prompt_tokens / state.weight
-        self._generated[request.id] = 0
 
     def _emptied(self, state: CounterState) -> None:
         self._last_left = state
 
-    def _charge_tokens(self, state: CounterState, charge: Charge, request_id: int, new_tokens: int) -> None:
-        self._generated[request_id] += new_tokens
-        state.counter += self._cost.output_weight * new_tokens / charge.weight
+    def _charge_tokens(self, state: CounterState, weight: float, tokens: int) -> None:
+        state.counter += self._cost.output_weight * tokens / weight
+
+    def _charge_rest(self, state: CounterState, charge: Charge, prompt_tokens: int, output_tokens: int) -> None:
+        state.counter += self._cost.of(prompt_tokens, output_tokens) / charge.weight
 
     def _refund(self, state: CounterState, charge: Charge, now_ns: int) -> None:  # noqa: ARG002 (part of the hook)
         state.counter -= self._cost.prompt_weight * charge.prompt_tokens / charge.weight
-
-    def requeue(self, request: Request, now_ns: int) -> None:
-        charge = self._charges[request.id]
-        state = self._states[request.tenant]
-        state.counter -= self._cost.output_weight * self._generated.pop(request.id) / charge.weight
-        super().requeue(request, now_ns)
-
-    def on_finish(self, request_id: int, prompt_tokens: int, output_tokens: int, now_ns: int) -> None:
-        unreported = output_tokens - self._generated[request_id]
-        charge = self._charges[request_id]
-        state = self._states.get(charge.state.name)
-        if state is not None:
-            state.counter += (
-                self._cost.output_weight * unreported
-                + self._cost.prompt_weight * (prompt_tokens - charge.prompt_tokens)
-            ) / charge.weight
-        del self._generated[request_id]
-        super().on_finish(request_id, prompt_tokens, output_tokens, now_ns)
 
     def _state_snapshot(self, state: CounterState) -> dict[str, object]:
         return {**super()._state_snapshot(state), "counter": state.counter}

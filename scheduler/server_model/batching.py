@@ -22,6 +22,7 @@ from scheduler.server_model.prefix_cache import BLOCK_TOKENS, PrefixCache
 from scheduler.server_model.protocol import Plan, Sequence, StepResult
 from scheduler.server_model.spec import ServerLimits, StepLaw
 from scheduler.server_model.step_time import StepTime, attended_pairs
+from scheduler.server_model.token_counts import TokenCounts
 
 _WAITING, _PREFILL, DECODE, _GONE = 0, 1, 2, 3
 _UNBOUNDED = 1 << 62
@@ -63,6 +64,7 @@ class ContinuousBatch:
         self._paused: list[Sequence] = []
         self._reused: list[tuple[Sequence, int]] = []
         self._room = self._growth = 0
+        self._counts = TokenCounts()
 
     @property
     def tokens_a_step(self) -> int:
@@ -95,7 +97,7 @@ class ContinuousBatch:
     def entry_ns(self, in_flight: int) -> int:
         return self._time.entry_ns * in_flight
 
-    def admit(self, request: Request, now_ns: int, output_tokens: int) -> None:  # noqa: ARG002 (the model's clock rules)
+    def admit(self, request: Request, now_ns: int, output_tokens: int, account: int = 0) -> None:  # noqa: ARG002 (the model's clock rules)
         if output_tokens < 1 or request.prompt_tokens < 1:
             raise ValueError(
                 f"request {request.id}: a server needs at least one prompt and one output token, got "
@@ -109,7 +111,7 @@ class ContinuousBatch:
             )
         if request.id in self._by_id:
             raise ValueError(f"request {request.id} is already in this server")
-        sequence = Sequence(request, output_tokens, self._order)
+        sequence = Sequence(request, output_tokens, self._order, account)
         self._order += 1
         self._by_id[request.id] = sequence
         self._push_waiting(sequence)
@@ -193,6 +195,8 @@ class ContinuousBatch:
             sequence.generated += done
             self._decoders -= 1
             self._decode_kv -= sequence.context + done
+            if sequence.account:
+                self._counts.stops(sequence, self.step)
         else:
             self._prefill_kv -= sequence.context
             self._prefilling.remove(sequence)
@@ -321,6 +325,8 @@ class ContinuousBatch:
         self._decode_kv += sequence.context
         sequence.finish_step = self.step + sequence.output_tokens - sequence.generated
         heapq.heappush(self._finishing, (sequence.finish_step, sequence.order, sequence))
+        if sequence.account:
+            self._counts.starts(sequence, self.step)
 
     def _commit_finished(self, result: StepResult) -> None:
         finishing = self._finishing
@@ -333,6 +339,8 @@ class ContinuousBatch:
             sequence.state = _GONE
             sequence.last_ps = self._clock_ps
             del self._by_id[sequence.request.id]
+            if sequence.account:
+                self._counts.leaves(sequence)
             finished.append(sequence)
         result.finished = finished
 
@@ -343,6 +351,8 @@ class ContinuousBatch:
         if sequence.state in (_PREFILL, DECODE):
             self._leave_batch(sequence)
         sequence.state = _GONE
+        if sequence.account:
+            self._counts.leaves(sequence)
         return sequence
 
     def _steps_by(self, now_ns: int) -> int:
@@ -354,16 +364,7 @@ class ContinuousBatch:
         return self.step + (reached if plan.end_ns(reached) <= now_ns else reached - 1)
 
     def new_tokens(self, now_ns: int) -> list[tuple[int, int]]:
-        step = self._steps_by(now_ns)
-        found = []
-        for request_id, sequence in self._by_id.items():
-            new = sequence.generated - sequence.reported
-            if sequence.state == DECODE:
-                new += step - sequence.decode_since
-            if new > 0:
-                found.append((request_id, new))
-                sequence.reported += new
-        return found
+        return self._counts.take(self._steps_by(now_ns))
 
     def tokens_of(self, request_id: int, now_ns: int) -> int:
         sequence = self._by_id.get(request_id)

@@ -20,9 +20,12 @@ class Sequence:
     ``generated`` counts tokens as of its last change of state; a decoding sequence's present count is
     ``ServerModel.tokens_of``. ``paused_ps``: when it gave its last token before a preemption, while that lasts.
     ``cached_tokens``: prompt tokens that were resident when it first entered the batch (None: not yet, or no such cache).
+    ``account``: what its tokens are reported under (0: nobody asks for them); ``reported``: how many were, once it has left;
+    ``unreported``: see :mod:`scheduler.server_model.token_counts`.
     """
 
     __slots__ = (
+        "account",
         "cached_tokens",
         "context",
         "decode_since",
@@ -38,9 +41,10 @@ class Sequence:
         "reported",
         "request",
         "state",
+        "unreported",
     )
 
-    def __init__(self, request: Request, output_tokens: int, order: int) -> None:
+    def __init__(self, request: Request, output_tokens: int, order: int, account: int = 0) -> None:
         self.request = request
         self.output_tokens = output_tokens
         self.order = order
@@ -54,7 +58,9 @@ class Sequence:
         self.last_ps: int | None = None
         self.paused_ps: int | None = None
         self.preemptions = 0
+        self.account = account
         self.reported = 0
+        self.unreported = 0
         self.cached_tokens: int | None = None
 
     @property
@@ -153,8 +159,9 @@ class ServerModel(Protocol):
     def tokens_a_step(self) -> int:
         """The most tokens that a sequence gives in one step."""
 
-    def admit(self, request: Request, now_ns: int, output_tokens: int) -> None:
-        """Into the engine's queue; it will give ``output_tokens`` (>= 1). Raises ValueError for one that can never fit."""
+    def admit(self, request: Request, now_ns: int, output_tokens: int, account: int = 0) -> None:
+        """Into the engine's queue; it will give ``output_tokens`` (>= 1), to be reported under ``account``. Raises ValueError
+        for one that can never fit."""
 
     def entry_ns(self, in_flight: int) -> int:
         """What a request loses before the engine's queue, beyond the constant offset, when ``in_flight`` others have been
@@ -173,8 +180,8 @@ class ServerModel(Protocol):
         """Drop a sequence, wherever it is; returns it (with the tokens it had), None when it is not here."""
 
     def new_tokens(self, now_ns: int) -> list[tuple[int, int]]:
-        """(request id, tokens) that each sequence gave by ``now_ns`` and since this was asked last; none for those that
-        gave nothing, or have left."""
+        """(account, tokens) that its sequences gave by ``now_ns`` and since this was asked last; none for those that gave
+        nothing. What a sequence that has left did not tell of is not told any more: its ``reported`` says so."""
 
     def tokens_of(self, request_id: int, now_ns: int) -> int:
         """Output tokens of a running request by ``now_ns``, those of finished steps of the run in flight included."""

@@ -30,7 +30,7 @@ class SingleServer:
     def tokens_a_step(self) -> int:
         return 1
 
-    def admit(self, request: Request, now_ns: int, output_tokens: int) -> None:  # noqa: ARG002 (part of the protocol)
+    def admit(self, request: Request, now_ns: int, output_tokens: int, account: int = 0) -> None:  # noqa: ARG002 (part of the protocol)
         self._queue.append(Sequence(request, output_tokens, self._admitted))
         self._admitted += 1
 

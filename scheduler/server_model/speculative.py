@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 
+from scheduler.request import Request
 from scheduler.server_model.batching import DECODE, ContinuousBatch
 from scheduler.server_model.prefix_cache import BLOCK_TOKENS, PrefixCache
 from scheduler.server_model.protocol import Sequence, StepResult
@@ -28,6 +29,13 @@ class SpeculativeBatch(ContinuousBatch):
     ) -> None:
         super().__init__(law, limits, block_tokens, cache)
         self._speculation = Speculation(limits.speculative_tokens, limits.speculative_acceptance)
+        self._account_of: dict[int, int] = {}
+
+    def admit(self, request: Request, now_ns: int, output_tokens: int, account: int = 0) -> None:
+        # Not to the counts of the plain batch, where every step gives a sequence one token.
+        super().admit(request, now_ns, output_tokens)
+        if account:
+            self._account_of[request.id] = account
 
     def _steps_alike(self) -> int:
         return 1
@@ -61,13 +69,17 @@ class SpeculativeBatch(ContinuousBatch):
         return sequence.generated + (self._tokens(sequence) if ended and sequence.state == DECODE else 0)
 
     def new_tokens(self, now_ns: int) -> list[tuple[int, int]]:
-        found = []
-        for request_id, sequence in self._by_id.items():
+        found: dict[int, int] = {}
+        for request_id, account in list(self._account_of.items()):
+            sequence = self._by_id.get(request_id)
+            if sequence is None:
+                del self._account_of[request_id]
+                continue
             tokens = self._has(sequence, now_ns)
             if tokens > sequence.reported:
-                found.append((request_id, tokens - sequence.reported))
+                found[account] = found.get(account, 0) + tokens - sequence.reported
                 sequence.reported = tokens
-        return found
+        return list(found.items())
 
     def tokens_of(self, request_id: int, now_ns: int) -> int:
         sequence = self._by_id.get(request_id)

@@ -144,9 +144,9 @@ def _room(occupied, sequences, prefill) -> bool:
 def test_progress_never_dispatches():
     """Progress moves accounts and leads to no action: selections happen at the other events only."""
     core = dispatcher(_T, "vtc", sequences=1)
-    core.handle(Arrived(0, request(0, "a", timeout_ns=5)))
+    sent = core.handle(Arrived(0, request(0, "a", timeout_ns=5)))[0]
     core.handle(Arrived(0, request(1, "a", ttl_ns=5)))
-    assert core.handle(Progress(10, 0, 3)) == []
+    assert core.handle(Progress(10, ((sent.account, 3),))) == []
 
 
 def test_more_slots_are_filled_at_once_and_fewer_drain():

@@ -167,7 +167,8 @@ def test_a_final_failure_frees_the_slot():
 
 
 def test_tokens_are_reported_before_the_next_selection():
-    """Counts wait in the driver and reach the policy in id order before an event that may select."""
+    """Counts wait in the driver and reach the policy, in sum, before an event that may select; there is none while nothing
+    waits, but an arrival."""
 
     async def main(loop):
         driver = _driver(loop, which="vtc", sequences=2)
@@ -180,11 +181,14 @@ def test_tokens_are_reported_before_the_next_selection():
         def counter():
             return driver.dispatcher.policy.snapshot()["tenants"]["a"]["counter"]
 
-        assert counter() == 10 + 10 + 2 * (3 + 1), "what came before the second's and the first's first token"
+        assert counter() == 10 + 10, "nobody has looked yet"
         driver.submit(request(2, "a"))
         assert counter() == 10 + 10 + 2 * (3 + 1 + 4)
-        first.finished(Status.OK, None, None)
-        assert counter() == 10 + 10 + 10 + 2 * (3 + 1 + 4)
+        second.tokens(loop.now_ns, 7)
+        first.finished(Status.OK, None, 6)
+        assert counter() == 10 + 10 + 10 + 2 * (3 + 7 + 6), "before the third was selected"
+        second.finished(Status.OK, None, None)
+        assert counter() == 10 + 10 + 10 + 2 * (10 + 6)
 
     run_virtual(main)
 

@@ -69,7 +69,7 @@ def test_vtc_lifts_to_the_last_leaver(leave):
     for number, name in enumerate(("last", "first")):
         queue.enqueue(request(number, name, 0, 5), 0)
         queue.select(0)
-    queue.on_progress(0, 2_500, 0)
+    queue.on_progress(((queue.account_of(0), 2_500),), 0)
     queue.enqueue(request(2, "last", 0, 1), 0)
     if leave == "cancel":
         queue.cancel(2, 0)
@@ -90,8 +90,8 @@ def test_a_correction_uses_the_weight_of_the_charge():
         queue.enqueue(request(0, "a", 0, 100), 0)
         queue.select(0)
         queue.set_tenants([tenant("a", 4.0)], 0)
-        queue.on_progress(0, 5, 0)
-        queue.on_finish(0, 100, 10, 0)
+        queue.on_progress(((queue.account_of(0), 5),), 0)
+        queue.on_finish(0, 100, 10, 0, 5)
         assert queue.snapshot()["tenants"]["a"][account] == 100 + 2 * 10
 
 

@@ -67,11 +67,11 @@ class Backlogged:
         tokens = int(self.rng.integers(1, left + 1))
         self.generated[chosen.id] += tokens
         self.charged[chosen.tenant] += 2 * tokens
+        self.queue.on_progress(((self.queue.account_of(chosen.id), tokens),), self.now_ns)
         if tokens < left:
-            self.queue.on_progress(chosen.id, tokens, self.now_ns)
             return
-        self.queue.on_progress(chosen.id, tokens, self.now_ns)
-        self.queue.on_finish(chosen.id, chosen.prompt_tokens, chosen.target_output_tokens, self.now_ns)
+        output = chosen.target_output_tokens
+        self.queue.on_finish(chosen.id, chosen.prompt_tokens, output, self.now_ns, output)
         self.running.remove(chosen)
 
     def largest_difference(self, which: int, one: str, other: str) -> float:

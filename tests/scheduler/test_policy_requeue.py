@@ -41,8 +41,8 @@ def test_a_requeue_refunds_the_whole_charge(which, data, generated):
     untouched = copy.deepcopy(queue)
     chosen = queue.select(100)
     if generated:
-        queue.on_progress(chosen.id, generated, 100)
-    queue.requeue(chosen, 100)
+        queue.on_progress(((queue.account_of(chosen.id), generated),), 100)
+    queue.requeue(chosen, 100, generated)
     assert drain(queue, 100) == drain(untouched, 100)
 
 

@@ -6,6 +6,8 @@ the same calls and must give the same answers.
 
 from __future__ import annotations
 
+from collections import Counter
+
 import msgspec
 import pytest
 from hypothesis import HealthCheck, settings
@@ -40,6 +42,7 @@ class PolicyMachine(RuleBasedStateMachine):
         self.outstanding: dict[int, Request] = {}
         self.ended: set[int] = set()
         self.held: Request | None = None
+        self.reported: Counter[int] = Counter()
 
     @initialize(weights=st.tuples(*[st.sampled_from([0.5, 1.0, 2.0, 3.0])] * 4))
     def start(self, weights):
@@ -52,10 +55,10 @@ class PolicyMachine(RuleBasedStateMachine):
             for name, weight in zip(_NAMES, weights, strict=True)
         ]
 
-    def _both(self, method, *args):
+    def _both(self, method, *args, after=()):
         """The same call on the policy and its twin: same calls, same answers."""
-        answer = getattr(self.policy, method)(*args, self.now_ns)
-        assert getattr(self.twin, method)(*args, self.now_ns) == answer
+        answer = getattr(self.policy, method)(*args, self.now_ns, *after)
+        assert getattr(self.twin, method)(*args, self.now_ns, *after) == answer
         self._take_expired()
         return answer
 
@@ -175,7 +178,7 @@ class PolicyMachine(RuleBasedStateMachine):
         back = self.outstanding.pop(data.draw(st.sampled_from(sorted(self.outstanding))))
         self.queued[back.id] = back
         self.held = None
-        self._both("requeue", back)
+        self._both("requeue", back, after=(self.reported.pop(back.id, 0),))
 
     @precondition(lambda self: self.outstanding)
     @rule(data=st.data(), tokens=st.integers(1, 50))
@@ -183,7 +186,8 @@ class PolicyMachine(RuleBasedStateMachine):
         running = data.draw(st.sampled_from(sorted(self.outstanding)))
         self.held = None
         self._both("on_first_token", running)
-        self._both("on_progress", running, tokens)
+        self._both("on_progress", ((self.policy.account_of(running), tokens),))
+        self.reported[running] += tokens
 
     @precondition(lambda self: self.outstanding)
     @rule(data=st.data(), tokens=st.sampled_from([0, 1, 10, 300]))
@@ -191,7 +195,7 @@ class PolicyMachine(RuleBasedStateMachine):
         done = self.outstanding.pop(data.draw(st.sampled_from(sorted(self.outstanding))))
         self.ended.add(done.id)
         self.held = None
-        self._both("on_finish", done.id, done.prompt_tokens, tokens)
+        self._both("on_finish", done.id, done.prompt_tokens, tokens, after=(self.reported.pop(done.id, 0),))
 
     @rule(weights=st.tuples(*[st.sampled_from([0.25, 1.0, 4.0, 5.0])] * 4))
     def reconfigure(self, weights):

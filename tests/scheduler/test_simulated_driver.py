@@ -9,7 +9,7 @@ import pytest
 from sched_support import MS, POLICIES, S, dispatcher, request, serve, simulate, tenant
 
 from scheduler.drivers.simulated import Simulation, SimulationError
-from scheduler.events import AnyEvent, PolicyChanged, ProgressMany
+from scheduler.events import AnyEvent, Arrived, PolicyChanged
 from scheduler.request import ErrorClass, Request, Status
 from scheduler.server_model.batching import ContinuousBatch
 from scheduler.server_model.spec import ServerLimits, StepLaw
@@ -134,32 +134,32 @@ class _ChangesAt:
         return [self._change] if now_ns == self._change.now_ns else []
 
 
-def _counted(before: str, after: str) -> dict[int, int]:
-    """Tokens of request 0 that the core was told of, by the second of an arrival in which it was; the policy changes at
-    2 s. The first token comes at 10.1 ms, then one each 10 ms: 199 by 2 s, 100 in each second after it."""
+def _charged(before: str, after: str) -> dict[int, float]:
+    """The policy's counter for tenant "a" (0: it keeps none) after each second; the policy changes at 2 s. Request 0 runs
+    throughout, a token each 10 ms; each second another arrives, of 10 prompt tokens and one token."""
     core = dispatcher(_T, before, sequences=4)
-    told: dict[int, int] = {}
+    counters: dict[int, float] = {}
     handle = core.handle
 
     def watched(event: AnyEvent) -> Sequence[object]:
-        if isinstance(event, ProgressMany):
-            told[event.now_ns] = dict(event.counts).get(0, 0)
-        return handle(event)
+        actions = handle(event)
+        if isinstance(event, Arrived) and event.request.id:
+            counters[event.request.id] = core.policy.snapshot()["tenants"]["a"].get("counter", 0)
+        return actions
 
     core.handle = watched  # type: ignore[method-assign]
     arrivals = [request(0, "a", 0, 10, 700), *(request(n, "a", n * S, 10, 1) for n in range(1, 5))]
     simulate(core, {"a": _engine()}, arrivals, control=_ChangesAt(2 * S, after), until_ns=4 * S + 1)
-    return {second: sum(n for at, n in told.items() if (second - 1) * S < at <= second * S) for second in range(1, 5)}
+    return counters
 
 
-def test_a_policy_that_wants_progress_is_told_of_it_from_its_change_on():
-    """And of nothing from before: in a live run nobody counted then."""
-    found = _counted("fifo", "vtc")
-    assert (found[1], found[2]) == (0, 0)
-    assert [found[3], found[4]] == pytest.approx([100, 100], abs=2)
+def test_a_policy_that_comes_is_charged_for_what_it_dispatches():
+    """And for nothing that was dispatched before it: at 3 s one prompt, at 4 s two and the token of the first."""
+    assert _charged("fifo", "vtc") == {1: 0, 2: 0, 3: 10, 4: 10 + 2 + 10}
 
 
-def test_a_policy_that_wants_none_is_told_of_none_from_its_change_on():
-    found = _counted("vtc", "fifo")
-    assert [found[1], found[2]] == pytest.approx([99, 100], abs=2)
+def test_a_policy_that_goes_was_charged_as_tokens_came():
+    """The prompts so far, and twice the tokens: 99 of request 0 by 1 s (from 10.1 ms on), 199 by 2 s; one of request 1."""
+    found = _charged("vtc", "fifo")
+    assert (found[1], found[2]) == (20 + 2 * 99, 30 + 2 * (199 + 1))
     assert (found[3], found[4]) == (0, 0)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from loadgen.workers.link import Link
 from loadgen.workers.messages import FromParent, FromWorker, Granted, Ready, Refused, Standing, Stop
-from scheduler.events import Arrived, Cancelled, DispatchFailed, Finished, FirstToken, ProgressMany, RejectReason
+from scheduler.events import Arrived, Cancelled, DispatchFailed, Finished, FirstToken, Progress, RejectReason
 from scheduler.request import Request, Status
 
 MESSAGES = [
@@ -20,8 +20,8 @@ MESSAGES = [
     Standing(1, 2, 3, 4),
     Arrived(5, Request(id=7, tenant="büro", arrival_ns=3, prompt_tokens=9, prefix_blocks=(2**63 - 1,), ttl_ns=8)),
     FirstToken(6, 7),
-    ProgressMany(7, ((7, 3), (8, 1))),
-    Finished(8, 7, Status.OK, 9, 4),
+    Progress(7, ((7, 3), (8, 1))),
+    Finished(8, 7, Status.OK, 9, 4, 3),
     Cancelled(9, 8),
     DispatchFailed(10, 8, retryable=True),
 ]
@@ -70,7 +70,7 @@ async def test_what_is_sent_in_one_turn_is_one_batch_and_the_end_is_told_once():
     other = await Link.over(theirs, FromParent, batches.append, lambda: ends.append("other"))
     link = await Link.over(ours, FromWorker, print, lambda: ends.append("link"))
     link.send(Stop())
-    link.send(Granted(1, "server", 2**62))
+    link.send(Granted(1, "server", 3, 2**62))
     link.send(Refused(3, RejectReason.TTL, None, 4))
     await asyncio.sleep(0)
     link.send(Stop())
@@ -78,7 +78,7 @@ async def test_what_is_sent_in_one_turn_is_one_batch_and_the_end_is_told_once():
     await asyncio.gather(link.closed, other.closed)
     assert [message for batch in batches for message in batch] == [
         Stop(),
-        Granted(1, "server", 2**62),
+        Granted(1, "server", 3, 2**62),
         Refused(3, RejectReason.TTL, None, 4),
         Stop(),
     ]
