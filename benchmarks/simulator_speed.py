@@ -74,10 +74,10 @@ def main() -> None:
     vidur = VIDUR
     print(f"Azure conversation rows at {LOAD} of saturation, one core, best of {REPEATS}")
     print(f"{'policy':12s} {'requests/s':>12s} {'x Vidur (336 to 504)':>22s}")
-    for policy in ("fifo", "wfq", "slo_aware", "committed", "vtc"):
+    for policy in ("fifo", "wfq", "slo_aware", "committed", "vtc", "drr"):
         work = job(policy)
         best = 0.0
-        for _ in range(REPEATS if policy != "vtc" else 1):
+        for _ in range(REPEATS):
             start = time.perf_counter()
             recorder = record_cell(work)
             figures(work, recorder.columns())

@@ -23,12 +23,14 @@ from tenants.tenant import Tenant
 
 class TenantState:
     """What every policy keeps of a tenant; policies add their accounts in a subclass. ``watched``: the request whose
-    turning late is in the heap of latenesses."""
+    turning late is in the heap of latenesses. ``account``: what tokens of its next dispatch are reported under, in a policy
+    that counts them (else 0)."""
 
-    __slots__ = ("estimate", "name", "queue", "tenant", "watched", "weight")
+    __slots__ = ("account", "estimate", "name", "queue", "tenant", "watched", "weight")
 
     def __init__(self, tenant: Tenant) -> None:
         self.name = tenant.name
+        self.account = 0
         self.queue = TenantQueue()
         self.watched: Request | None = None
         self.estimate = OutputEstimate(tenant)
@@ -42,8 +44,8 @@ class TenantState:
 
 class Charge:
     """What a dispatched request was charged, kept until it ends: the estimated cost and the weight it was charged at.
-    ``awaits_token``: no first token came yet. ``by_credit``: taken from a credit, in a policy that has some. ``account``: what
-    its tokens are reported under, in a policy that counts them."""
+    ``awaits_token``: no first token came yet. ``by_credit``: taken from a credit, in a policy that has some. ``account``: the
+    tenant's at that time."""
 
     __slots__ = ("account", "arrival_ns", "awaits_token", "by_credit", "cost", "prompt_tokens", "state", "weight")
 
@@ -55,7 +57,7 @@ class Charge:
         self.weight = weight
         self.awaits_token = True
         self.by_credit = False
-        self.account = 0
+        self.account = state.account
 
 
 S = TypeVar("S", bound=TenantState)
@@ -210,8 +212,8 @@ class TenantPolicy(ABC, Generic[S]):
     def on_first_token(self, request_id: int, now_ns: int) -> None:  # noqa: ARG002 (part of the protocol)
         self._before(now_ns)
 
-    def account_of(self, request_id: int) -> int:  # noqa: ARG002 (part of the protocol)
-        return 0
+    def account_of(self, request_id: int) -> int:
+        return self._charges[request_id].account
 
     def on_progress(self, counts: Sequence[tuple[int, int]], now_ns: int) -> None:  # noqa: ARG002 (part of the protocol)
         self._before(now_ns)

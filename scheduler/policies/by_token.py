@@ -17,18 +17,7 @@ from scheduler.policies.base import Charge, TenantPolicy, TenantState
 from scheduler.request import Request
 from tenants.tenant import Tenant
 
-
-class TokenState(TenantState):
-    """``account``: what the tenant's next dispatch is counted under; 0: none yet under this configuration."""
-
-    __slots__ = ("account",)
-
-    def configure(self, tenant: Tenant) -> None:
-        super().configure(tenant)
-        self.account = 0
-
-
-S = TypeVar("S", bound=TokenState)
+S = TypeVar("S", bound=TenantState)
 
 
 class TokenPolicy(TenantPolicy[S]):
@@ -55,21 +44,9 @@ class TokenPolicy(TenantPolicy[S]):
         super().set_tenants(tenants, now_ns)
         used = {charge.account for charge in self._charges.values()}
         self._accounts = {number: account for number, account in self._accounts.items() if number in used}
-
-    def select(self, now_ns: int) -> Request | None:
-        request = super().select(now_ns)
-        if request is not None:
-            charge, state = self._charges[request.id], self._states[request.tenant]
-            charge.account = state.account or self._open(state)
-        return request
-
-    def _open(self, state: S) -> int:
-        state.account = self._last_account = self._last_account + 1
-        self._accounts[state.account] = (state.name, state.weight)
-        return state.account
-
-    def account_of(self, request_id: int) -> int:
-        return self._charges[request_id].account
+        for state in self._states.values():
+            state.account = self._last_account = self._last_account + 1
+            self._accounts[state.account] = (state.name, state.weight)
 
     def on_progress(self, counts: Sequence[tuple[int, int]], now_ns: int) -> None:
         self._before(now_ns)

@@ -23,13 +23,13 @@ from typing import ClassVar
 from scheduler.cost import EWMA_FACTOR, CostModel
 from scheduler.keyed_heap import Key
 from scheduler.lateness import LateRule
-from scheduler.policies.base import Charge
-from scheduler.policies.by_token import TokenPolicy, TokenState
+from scheduler.policies.base import Charge, TenantState
+from scheduler.policies.by_token import TokenPolicy
 from scheduler.request import Request
 from tenants.tenant import Tenant
 
 
-class DeficitState(TokenState):
+class DeficitState(TenantState):
     """``deficit`` as of round ``round``; ``position``: place in the ring, by who became backlogged first."""
 
     __slots__ = ("deficit", "position", "round")

@@ -17,13 +17,13 @@ from typing import ClassVar
 from scheduler.cost import CostModel
 from scheduler.keyed_heap import Key
 from scheduler.lateness import LateRule
-from scheduler.policies.base import Charge
-from scheduler.policies.by_token import TokenPolicy, TokenState
+from scheduler.policies.base import Charge, TenantState
+from scheduler.policies.by_token import TokenPolicy
 from scheduler.request import Request
 from tenants.tenant import Tenant
 
 
-class CounterState(TokenState):
+class CounterState(TenantState):
     __slots__ = ("counter",)
 
     def __init__(self, tenant: Tenant) -> None:

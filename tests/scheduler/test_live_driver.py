@@ -193,6 +193,32 @@ def test_tokens_are_reported_before_the_next_selection():
     run_virtual(main)
 
 
+def test_a_dispatch_that_failed_after_tokens_is_refunded_and_begins_anew():
+    """Both what was reported of it and what was not; then it costs its prompt and its output, once."""
+
+    async def main(loop):
+        driver = _driver(loop, which="vtc", sequences=3)
+        ticket = driver.submit(request(0, "a"))
+        ticket.tokens(loop.now_ns, 3)
+        driver.submit(request(1, "a"))
+
+        def counter():
+            return driver.dispatcher.policy.snapshot()["tenants"]["a"]["counter"]
+
+        assert counter() == 10 + 10 + 2 * 3
+        ticket.tokens(loop.now_ns, 4)
+        ticket.failed_to_dispatch(retryable=True)
+        await ticket.granted()
+        assert counter() == 10 + 10
+        ticket.tokens(loop.now_ns, 5)
+        driver.submit(request(2, "a"))
+        assert counter() == 10 + 10 + 10 + 2 * 5
+        ticket.finished(Status.OK, None, 6)
+        assert counter() == 10 + 10 + 10 + 2 * 6
+
+    run_virtual(main)
+
+
 def test_stamps_never_go_back():
     """A chunk stamped before the last event is an event at the last event's time."""
 
