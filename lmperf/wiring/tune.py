@@ -3,13 +3,15 @@
 A coordinate search, each stage around the best of what came before it: policies, then slots (sequences and prefill tokens,
 halved and doubled, and sequences that move by themselves), then the weights of the tenants that miss most, then a limit on the
 noisy tenants' queues. Every trial is simulated at the baseline and at the raised load with the same seeds, and offers the same
-load. Trials are ranked by
+load. The best is found by
 
 1. how many tenants in contract are below their target under the raised load, then how many are not shown to be at it
    (their interval reaches below);
 2. where some are below: the attainment of the worst, to three decimals (the seeds decide the rest);
-3. throughput to two decimals, since attainment beyond a promise is worth none; then P99 decay in contract to two
-   decimals, where below 1 is not better than 1; then the worst attainment; then the order in which they were tried.
+3. throughput, since attainment beyond a promise is worth none; what is within 1% of the best counts as the best;
+4. P99 decay in contract, where below 1 is not better than 1, and what is within 0.1 of the least counts as the least: where
+   those who keep their promise are harmed least, they are the farthest from losing it;
+5. the order in which they were tried.
 
 So the scenario's own setting wins where nothing does better.
 """
@@ -46,6 +48,7 @@ from loadgen.offline.workers import Workers
 from scheduler.auto_rule import AutoRule, Follows
 from scheduler.slots import Slots
 
+_SAME_THROUGHPUT, _SAME_DECAY = 0.01, 0.1
 _WEIGHT_FACTORS = (2.0, 4.0)
 _QUEUE_PER_SEQUENCE = (1, 4)
 _UNLIMITED_PREFILL = (1024, 2048, 4096)
@@ -108,27 +111,37 @@ class Trial:
     unsure: tuple[str, ...] = ()
 
     @property
-    def rank(self) -> tuple[float, ...]:
-        """Less is better."""
-        throughput, decay, worst = (-value for value in _axes(self.verdict))
-        return (
-            len(self.missed),
-            len(self.unsure),
-            worst if self.missed else 0.0,
-            throughput,
-            decay,
-            worst,
-        )
+    def broken(self) -> tuple[float, ...]:
+        """How far the promises are from being kept; less is better."""
+        worst = self.verdict.worst_attainment.value or 0.0
+        return len(self.missed), len(self.unsure), -round(worst, 3) if self.missed else 0.0
+
+    @property
+    def throughput(self) -> float:
+        return self.verdict.throughput_ratio.value or 0.0
+
+    @property
+    def decay(self) -> float:
+        """In contract, at least 1; infinite when nothing can be said."""
+        decay = self.verdict.decay_in_contract.value
+        return math.inf if decay is None else max(1.0, decay)
 
 
 def best_of(trials: Sequence[Trial]) -> Trial | None:
-    """The best ranked; the first tried among equals."""
-    return min(trials, key=lambda trial: trial.rank, default=None)
+    """The best, as this module's text says; the first tried among equals."""
+    if not trials:
+        return None
+    least = min(trial.broken for trial in trials)
+    left = [trial for trial in trials if trial.broken == least]
+    most = max(trial.throughput for trial in left)
+    left = [trial for trial in left if trial.throughput >= most - _SAME_THROUGHPUT]
+    mildest = min(trial.decay for trial in left)
+    return next(trial for trial in left if trial.decay <= mildest + _SAME_DECAY)
 
 
 def efficient(trials: Sequence[Trial]) -> list[Trial]:
     """The trade-off: trials that no other beats in worst attainment, decay and throughput alike."""
-    axes = [_axes(trial.verdict) for trial in trials]
+    axes = [_axes(trial) for trial in trials]
     return [
         trial
         for trial, own in zip(trials, axes, strict=True)
@@ -136,14 +149,10 @@ def efficient(trials: Sequence[Trial]) -> list[Trial]:
     ]
 
 
-def _axes(verdict: PolicyVerdict) -> tuple[float, float, float]:
+def _axes(trial: Trial) -> tuple[float, float, float]:
     """Throughput, decay (negative), worst attainment: more is better; rounded, so that noise makes no difference."""
-    decay = verdict.decay_in_contract.value
-    return (
-        round(verdict.throughput_ratio.value or 0.0, 2),
-        -math.inf if decay is None else -max(1.0, round(decay, 2)),
-        round(verdict.worst_attainment.value or 0.0, 3),
-    )
+    worst = trial.verdict.worst_attainment.value or 0.0
+    return round(trial.throughput, 2), -round(trial.decay, 2), round(worst, 3)
 
 
 @dataclass(slots=True)

@@ -129,14 +129,13 @@ def test_a_live_confirmation_of_moving_slots_moves_them(tmp_path):
 
 
 def test_no_trial_ranks_above_the_recommended(answer):
-    """Fewest tenants below target; of those with as few, none has more throughput (to two decimals)."""
+    """Fewest tenants below target; of those with as few, none has 1% more throughput."""
     best = answer.best
     for trial in answer.trials:
         assert len(best.missed) <= len(trial.missed)
         if len(best.missed) == len(trial.missed):
             ratios = [each.verdict.throughput_ratio.value for each in (best, trial)]
             assert ratios[0] >= ratios[1] - 0.01
-    assert best in efficient(answer.trials)
 
 
 def test_the_search_finds_what_fair_queueing_is_known_to_give(answer):
@@ -198,9 +197,8 @@ ORDERED = [
 def test_promises_come_before_throughput_and_throughput_before_what_nobody_promised():
     """Best first, whatever the order in which they were tried."""
     worst_first = ORDERED[::-1]
-    assert sorted(worst_first, key=lambda each: each.rank) == ORDERED
     for start in range(len(ORDERED)):
-        assert best_of(ORDERED[start:][::-1]) is ORDERED[start]
+        assert best_of(worst_first[: len(ORDERED) - start]) is ORDERED[start]
     assert best_of([]) is None
 
 
@@ -210,6 +208,16 @@ def test_ties_go_to_what_was_tried_first():
     assert best_of([own, same]) is own
     assert best_of([same, own]) is same
     assert efficient([own, same]) == [own, same]
+
+
+def test_throughput_that_is_no_more_than_noise_is_not_bought_with_harm():
+    """Within 1% of the most throughput the one that harms those who keep their promise least is recommended: it is the farthest
+    from a cliff. Measured: 0.5% more throughput stood beside a setting that kept nothing when it was tried."""
+    own, cliff = trial("own", worst=0.997, decay=1.13), trial("cliff", worst=0.99, decay=1.30, throughput=1.0052)
+    gentler = trial("gentler", worst=0.997, decay=1.09, throughput=0.9981)
+    assert best_of([cliff, own]) is own
+    assert best_of([cliff, own, gentler]) is own
+    assert best_of([own, trial("faster", decay=3.0, throughput=1.02)]).setting.policy.label == "faster"
 
 
 def test_the_trade_off_leaves_out_what_another_beats_in_everything():
