@@ -1,10 +1,10 @@
 """The recorder: every outcome of a run goes in, and what a summary, a trace or a verdict needs comes out.
 
 The same for live runs, the gateway and simulations. ``on_outcome`` only appends to a buffer; every few hundred outcomes
-(or every few thousand chunks: a live run's event loop waits meanwhile) the buffer is turned into numpy columns at once
-and fed to histograms, compact columns and the rows on disk. Memory: the histograms (fixed) and one buffer; chunks of
-tokens go to disk and are not kept, and so do the compact columns of a run that has a folder (without one they take about
-110 B a request).
+(or some ten thousand chunks) the buffer is turned into numpy columns and fed to histograms, compact columns and the rows
+on disk: in steps, one with each outcome that follows, since a live run's event loop waits meanwhile. Memory: the
+histograms (fixed) and one buffer; chunks of tokens go to disk and are not kept, and so do the compact columns of a run
+that has a folder (without one they take about 110 B a request).
 
 Statistics are over the requests whose *intended arrival* lies in the window; the rest is kept in the trace, marked. A
 request that never reached an event counts for it as never, with its age. A cancel that the workload planned is counted
@@ -39,6 +39,7 @@ from loadgen.recording.stamps import (
 )
 from loadgen.recording.store import SavedRows, Store
 from loadgen.recording.stored import columns_of_store
+from loadgen.steps import Steps, finished
 from loadgen.trace.parts import TraceFile
 from loadgen.trace.reader import Trace
 from loadgen.trace.schema import TraceMetadata
@@ -54,7 +55,9 @@ OTHER_TENANTS = "(other)"
 _STALLED = (StatusCode.FAILED, StatusCode.TIMED_OUT, StatusCode.UNFINISHED)
 _MAX_UNKNOWN_TENANTS = 1000
 _FLUSH_NS = 2_000_000_000
-_BATCH_CHUNKS = 2048
+_BATCH_CHUNKS = 16_384
+_STEPPED_ROWS = 32
+_OVER = object()
 _NO_FLUSH_NS = 2**63 - 1
 
 
@@ -104,6 +107,7 @@ class Recorder:
         self._batch_rows = batch_rows
         self._buffer: list[Outcome] = []
         self._buffered_chunks = 0
+        self._flushing: Steps[None] | None = None
         self._errors: Counter[tuple[int, str]] = Counter()
         self._sent: Counter[int] = Counter()
         self._disordered = 0
@@ -116,14 +120,21 @@ class Recorder:
         self._flush_at_ns = self._next_flush_ns(0)
 
     def on_outcome(self, outcome: Outcome) -> None:
-        """Take one outcome, in any order."""
+        """Take one outcome, in any order. A full buffer is flushed a step with each of those that follow."""
+        if self._flushing is not None and next(self._flushing, _OVER) is _OVER:
+            self._flushing = None
         self._buffer.append(outcome)
         if outcome.chunk_offsets_us is not None:
             self._buffered_chunks += len(outcome.chunk_offsets_us)
         full = len(self._buffer) >= self._batch_rows or self._buffered_chunks >= _BATCH_CHUNKS
-        if full or outcome.ended_ns >= self._flush_at_ns:
-            self.flush()
-            self._flush_at_ns = self._next_flush_ns(outcome.ended_ns)
+        if not full and outcome.ended_ns < self._flush_at_ns:
+            return
+        self._end_flush()
+        few = not full and len(self._buffer) < _STEPPED_ROWS
+        self._flushing = self._steps(self._taken_buffer())
+        if few:  # too few may follow for the rows to be on disk soon
+            self._end_flush()
+        self._flush_at_ns = self._next_flush_ns(outcome.ended_ns)
 
     def on_gaps(self, tenant: str, gaps_ns: NDArray[np.int64], counts: NDArray[np.int64], tokens: int = 1, /) -> None:
         """Gaps between chunks that a simulator measured in bulk: ``counts[i]`` gaps of ``gaps_ns[i]``, each before a chunk
@@ -136,14 +147,31 @@ class Recorder:
 
     def flush(self) -> None:
         """Take in what is buffered, and hand the rows to the operating system."""
+        self._end_flush()
+        finished(self._steps(self._taken_buffer()))
+
+    def _end_flush(self) -> None:
+        if self._flushing is not None:
+            steps, self._flushing = self._flushing, None
+            finished(steps)
+
+    def _taken_buffer(self) -> list[Outcome]:
         outcomes, self._buffer = self._buffer, []
         self._buffered_chunks = 0
+        return outcomes
+
+    def _steps(self, outcomes: Sequence[Outcome]) -> Steps[None]:
         if not outcomes:
             return
         if self._writer is not None:
-            self._writer.write(outcomes)
+            yield from self._writer.steps(outcomes)
+            yield
         errors = [None if outcome.error_class is None else outcome.error_class.value for outcome in outcomes]
-        self._take(stamps_of(outcomes, self._code), gaps_of(outcomes), errors)
+        stamps = stamps_of(outcomes, self._code)
+        yield
+        gaps = gaps_of(outcomes)
+        yield
+        yield from self._take(stamps, gaps, errors)
 
     def take(self, rows: Trace) -> None:
         """Take in rows that are on disk already (they are not written again)."""
@@ -151,24 +179,29 @@ class Recorder:
         codes = np.array([self._code(name) for name in rows.tenants], dtype=np.int32)
         stamps = rows.stamps()
         stamps = replace(stamps, tenant=codes[stamps.tenant], prompt_tokens=np.maximum(stamps.prompt_tokens, 0))
-        self._take(stamps, rows.gaps(), rows.values("error_class"))
+        finished(self._take(stamps, rows.gaps(), rows.values("error_class")))
 
-    def _take(self, stamps: Stamps, gaps: Gaps, errors: Sequence[str | None]) -> None:
+    def _take(self, stamps: Stamps, gaps: Gaps, errors: Sequence[str | None]) -> Steps[None]:
         """``errors``: the class of each row's error."""
         measures = measure(stamps, with_max_itl(stamps, gaps))
         start, end = self.window_ns
         in_window = (stamps.arrival >= start) & (stamps.arrival < end)
         counted = in_window & (stamps.status != StatusCode.CANCEL_PLANNED)
+        yield
         self._store.append(stamps, measures, in_window)
+        yield
         for code, error, counts in zip(stamps.tenant.tolist(), errors, counted.tolist(), strict=True):
             if counts and error is not None:
                 self._errors[code, error] += 1
         self._disordered += int((~in_order(stamps)).sum())
         reached = (stamps.sent != ABSENT) | (stamps.dispatched != ABSENT)
         self._sent.update(stamps.tenant[in_window & reached].tolist())
+        yield
         ok = stamps.status == StatusCode.OK
         rows = columns_of(stamps, measures, self.names, in_window).select(counted)
+        yield
         self._feed.add(rows, measures.lateness[counted])
+        yield
         self._feed.add_gaps(gaps, stamps.tenant, ok, counted)
         self._record_open_gaps(stamps, counted)
 

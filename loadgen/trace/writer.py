@@ -17,6 +17,7 @@ from typing import BinaryIO, NamedTuple, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from loadgen.steps import Steps, finished
 from loadgen.trace.encode import RowEncoder
 from loadgen.trace.errors import TraceError
 from loadgen.trace.schema import TRACE_SCHEMA, TraceMetadata, metadata_of, with_metadata
@@ -76,10 +77,15 @@ class RowWriter:
 
     def write(self, outcomes: Sequence[Outcome]) -> None:
         """Write ``outcomes`` as one batch now, without buffering."""
+        finished(self.steps(outcomes))
+
+    def steps(self, outcomes: Sequence[Outcome]) -> Steps[None]:
+        """The same in steps; the batch is with the operating system after the last."""
         if not outcomes:
             return
+        batch = yield from self._encoder.steps(outcomes)
         stream, file = self._open()
-        stream.write_batch(self._encoder.encode(outcomes))
+        stream.write_batch(batch)
         file.flush()
         if file.tell() >= self._rotate_bytes:
             self._close_file()

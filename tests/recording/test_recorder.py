@@ -13,7 +13,7 @@ from recording_outcomes import MS, S, finished, shed, unfinished
 from loadgen.recorder import OTHER_TENANTS, Recorder
 from loadgen.trace.reader import read_trace
 from loadgen.trace.schema import TraceMetadata
-from loadgen.trace.writer import merge_rows
+from loadgen.trace.writer import batches_of, merge_rows
 from scheduler.request import ErrorClass, Outcome, Request, Status
 from tenants.slo import Metric, Objective, Slo
 from tenants.tenant import Tenant
@@ -247,3 +247,35 @@ def test_a_live_run_hands_its_rows_over_every_two_seconds(tmp_path):
 def test_a_window_must_have_a_length():
     with pytest.raises(ValueError, match="must start before it ends"):
         Recorder([CHAT], (S, S))
+
+
+def test_a_flush_in_steps_comes_to_the_same(tmp_path):
+    """A full buffer is flushed a step an outcome: whenever it is asked, the recorder has taken everything, in order, and the
+    rows on disk are those of a recorder that flushes at once."""
+    rows = [finished(number, arrival_ns=10 * S + number * MS, backend_ttft_ns=number * MS) for number in range(1000)]
+    stepped = Recorder([CHAT], (10 * S, 20 * S), tmp_path / "stepped", batch_rows=64)
+    whole = Recorder([CHAT], (10 * S, 20 * S), tmp_path / "whole", batch_rows=10**6)
+    for number, row in enumerate(rows, 1):
+        stepped.on_outcome(row)
+        whole.on_outcome(row)
+        if number in (70, 400, 401, 999):
+            assert len(stepped.columns()) == number
+    for metric in (Metric.TTFT, Metric.ITL):
+        found, expected = stepped.histogram(metric), whole.histogram(metric)
+        assert found.count == expected.count
+        assert [found.percentile(p) for p in (1, 50, 99, 100)] == [expected.percentile(p) for p in (1, 50, 99, 100)]
+    for recorder in (stepped, whole):
+        recorder.close()
+    ids = [read_trace(tmp_path / name).values("request_id") for name in ("stepped", "whole")]
+    assert ids[0] == ids[1] == list(range(1000))
+
+
+def test_rows_that_come_slowly_are_on_disk_at_once_when_they_are_due(tmp_path):
+    """A step an outcome would leave a few rows a minute in memory for long: when their time comes they are written whole."""
+    recorder = Recorder([CHAT], (0, 1000 * S), tmp_path)
+    for number in range(4):
+        recorder.on_outcome(finished(number, arrival_ns=number * 3 * S))
+    (stream,) = (tmp_path / "rows").glob("*.arrow")
+    dropped = []
+    assert sum(batch.num_rows for batch in batches_of(stream, dropped)) >= 3
+    recorder.close()
