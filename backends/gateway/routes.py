@@ -6,6 +6,8 @@
 * A few POSTs are known to generate nothing (tokenizing, counting, cancelling) and pass.
 * A batch works on after its answer, where no queue can see it: refused.
 
+The gateway's own paths hide an upstream's of the same name in every spelling; SGLang generates a token at ``/health`` too.
+
 A path is judged as a server may read it that takes ``//``, ``/./``, ``/../`` and a last slash out, and where the judgement
 hangs on the path it goes upstream in just that spelling.
 """
@@ -25,7 +27,8 @@ from backends.gateway.refusal import Reason, Refusal
 
 _PASSING_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "DELETE"})
 _WORKING_GETS = frozenset({"/health_generate"})
-"""SGLang: one token."""
+"""SGLang, TensorRT-LLM: one token."""
+_OWN = frozenset({"/health", "/ready", "/metrics", "/admin"})
 
 # Some clients leave /v1 out, and some servers have a path under both names; so these stand without it.
 _DIALECTS = {
@@ -55,10 +58,12 @@ class Route:
 def route_of(method: str, path: str) -> Route:
     """``path``: decoded, without its query. Raises Refusal for what the gateway does not let through."""
     path = posixpath.normpath(f"/{path.strip('/')}")
-    if path == "/admin" or path.startswith("/admin/"):
+    if path in _OWN or path.startswith("/admin/"):
         raise Refusal(404, Reason.NO_ROUTE, "no such path")
     if method in _PASSING_METHODS and path not in _WORKING_GETS:
         return Route(None, None)
+    if method == "HEAD":  # its answer announces a body that never comes, and the slot would wait for it
+        raise Refusal(405, Reason.NO_ROUTE, "this path generates; ask with GET")
     bare = path.removeprefix("/v1")
     dialect = _DIALECTS.get(bare)
     if dialect is not None:

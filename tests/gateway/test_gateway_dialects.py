@@ -255,6 +255,48 @@ async def test_nothing_that_works_a_server_gets_around_the_slots(bench):
     assert {outcome.status for outcome in bench.outcomes} == {Status.OK}
 
 
+@pytest.mark.parametrize("path", ["/health_generate", "//health_generate/"])
+async def test_a_head_of_what_generates_is_refused_and_takes_no_slot(bench, path):
+    """Its answer has a length and no body: whoever reads the body waits for ever."""
+
+    async def script(request, peer):
+        await peer.send(b"HTTP/1.1 405 Method Not Allowed\r\ncontent-length: 31\r\n\r\n")
+
+    upstream = await bench.upstream(script)
+    gateway = await bench.gateway(upstream.url, slots=Slots(sequences=1))
+    reader, writer = await bench.raw(gateway)
+    writer.write(raw("HEAD", path, "x-lmperf-tenant: chat", body=b""))
+    async with asyncio.timeout(DEADLINE_S):
+        assert b" 405 " in await reader.readline()
+    assert not upstream.requests
+    assert not gateway.gate.driver.dispatcher.outstanding
+
+
+@pytest.mark.parametrize("name", ["health", "ready", "metrics", "admin/status"])
+@pytest.mark.parametrize("spelling", ["//{}", "/{}/", "/./{}", "/x/../{}", "/%2e/{}", "/{}%0a"])
+async def test_the_gateway_s_own_paths_hide_an_upstream_s_in_every_spelling(bench, name, spelling):
+    """A server that reads the path more freely must not answer in its place (SGLang's ``/health`` generates a token)."""
+    upstream = await bench.upstream(answering({}))
+    gateway = await bench.gateway(upstream.url)
+    reader, writer = await bench.raw(gateway)
+    writer.write(raw("GET", spelling.format(name), "x-lmperf-tenant: chat", body=b""))
+    async with asyncio.timeout(DEADLINE_S):
+        assert b" 404 " in await reader.readline()
+    assert not upstream.requests
+
+
+async def test_a_line_break_at_a_path_s_end_does_not_pass(bench):
+    """Starlette's routes end in ``$``, which matches before one."""
+    upstream = await bench.upstream(answering({}))
+    gateway = await bench.gateway(upstream.url)
+    for path in ("/health_generate%0A", "/tokenize%0A", "/v1/batches%0A"):
+        reader, writer = await bench.raw(gateway)
+        writer.write(raw("GET" if "health" in path else "POST", path, "x-lmperf-tenant: chat"))
+        async with asyncio.timeout(DEADLINE_S):
+            assert b" 404 " in await reader.readline()
+    assert not upstream.requests
+
+
 async def test_a_web_socket_does_not_pass(bench):
     """What is said on one no queue sees (vLLM's ``/v1/realtime``): the upstream gets a plain GET."""
     upstream = await bench.upstream(answering({}, status="426 Upgrade Required"))
