@@ -15,7 +15,7 @@ import msgspec
 from backends.protocol import OnTokens
 from backends.wire.chunk import Usage, carries_output, decode_chunk, error_text, is_plain, template_of
 from backends.wire.faults import WireError
-from backends.wire.template import Taker, Template, taker
+from backends.wire.template import Raised, Taker, Template, taker
 from backends.wire.tokens import tokens_per_chunk
 from scheduler.request import ErrorClass, TokensSource
 
@@ -49,7 +49,7 @@ class TimedAnswer(Answer, Protocol):
     def template(self, payload: bytes) -> Template | None:
         """What the chunks like ``payload`` look like; None where each must be read."""
 
-    def taker(self, template: Template, otherwise: Taker, *, upper: bool) -> Taker:
+    def taker(self, template: Template, otherwise: Taker, raised: Raised, *, upper: bool) -> Taker:
         """Does with chunks of ``template`` what :meth:`read` does with their payloads; see :mod:`backends.wire.template`."""
 
 
@@ -142,7 +142,7 @@ class OpenAiAnswer:
     def template(self, payload: bytes) -> Template | None:
         return template_of(payload)
 
-    def taker(self, template: Template, otherwise: Taker, *, upper: bool) -> Taker:
+    def taker(self, template: Template, otherwise: Taker, raised: Raised, *, upper: bool) -> Taker:
         return taker(
             template,
             upper=upper,
@@ -150,6 +150,7 @@ class OpenAiAnswer:
             count=self._ids.append,
             on_tokens=self._on_tokens,
             otherwise=otherwise,
+            raised=raised,
         )
 
     @property

@@ -120,7 +120,7 @@ class Response:
         try:
             self._parse(data)
         except httptools.HttpParserCallbackError as exc:
-            self._callback_raised(exc)
+            self._raised(exc.__context__ or exc)
         except httptools.HttpParserError as exc:
             self._not_http(exc)
         if self._quiet > self._options.max_header_bytes:
@@ -299,7 +299,7 @@ class Response:
             self._template, self._taker = self.answer.template(payload), None
         if self._template is not None and (self._taker is None or upper is not self._upper):
             self._upper = upper
-            self._taker = self.answer.taker(self._template, self.feed, upper=upper)
+            self._taker = self.answer.taker(self._template, self.feed, self._raised, upper=upper)
         return self._taker
 
     # The end.
@@ -318,15 +318,17 @@ class Response:
     def _end(self) -> None:
         self._over = True
         self._direct = False
+        if self._link is not None:
+            self._link.deliver = self.feed  # no token counts after the end
         if not self.done.done():
             self.done.set_result(None)
 
-    def _callback_raised(self, exc: httptools.HttpParserCallbackError) -> None:
-        self._over = True
-        self._direct = False
+    def _raised(self, exc: BaseException) -> None:
+        """A callback of ours did."""
         self.reusable = False
         if not self.done.done():
-            self.done.set_exception(exc.__context__ or exc)
+            self.done.set_exception(exc)
+        self._end()
 
     def _not_http(self, exc: httptools.HttpParserError) -> None:
         self.reusable = False

@@ -27,6 +27,9 @@ _LENGTHS_KEPT = 256
 Taker = Callable[[bytes, int], None]
 """Takes a segment and the ns of its receipt."""
 
+Raised = Callable[[BaseException], object]
+"""Is told of what was raised by whom tokens are told to."""
+
 
 @dataclass(frozen=True, slots=True)
 class Template:
@@ -68,10 +71,11 @@ def taker(
     count: Callable[[int], object],
     on_tokens: OnTokens,
     otherwise: Taker,
+    raised: Raised,
 ) -> Taker:
     """Tells ``stamp`` and ``on_tokens`` of a segment that is exactly one HTTP chunk of ``template`` (and ``count`` that it
     has one token, if it has an id), and leaves every other segment to ``otherwise``. ``upper``: sizes are written in
-    capitals.
+    capitals. ``raised`` is told what ``on_tokens`` raises.
 
     Closures over what does not change: this runs once a token.
     """
@@ -90,7 +94,10 @@ def taker(
         begin = begins.get(len(data)) or begin_of(len(data))
         if data.startswith(begin) and data.endswith(tail) and not data[len(begin) : end].translate(None, TEXT_BYTES):
             stamp(arrived_ns)
-            on_tokens(arrived_ns, None)
+            try:
+                on_tokens(arrived_ns, None)
+            except BaseException as exc:  # noqa: BLE001 (the answer's to raise)
+                raised(exc)
         else:
             otherwise(data, arrived_ns)
 
@@ -106,7 +113,10 @@ def taker(
             ):
                 stamp(arrived_ns)
                 count(1)
-                on_tokens(arrived_ns, 1)
+                try:
+                    on_tokens(arrived_ns, 1)
+                except BaseException as exc:  # noqa: BLE001 (the answer's to raise)
+                    raised(exc)
                 return
         otherwise(data, arrived_ns)
 

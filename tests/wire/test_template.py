@@ -15,6 +15,7 @@ from backends.wire.chunk import template_of
 from backends.wire.options import WireOptions
 from backends.wire.response import Response
 from backends.wire.template import TEXT_BYTES, payload_of, taker, whole_event
+from scheduler.request import ErrorClass
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 LONG_ID = "chatcmpl-0123456789abcdef"
@@ -167,6 +168,15 @@ def test_an_answer_whose_chunks_are_never_alike_is_not_tried_for_ever(monkeypatc
     assert len(tried) == 8
 
 
+def test_no_token_counts_after_the_end():
+    """A time-out between two tokens: what comes until the connection is let go is not the answer's."""
+    for short in (True, False):
+        listener = Listener(short=short).feed([HEAD, framed(chat("a")), framed(chat("b"))])
+        listener.response.fail(ErrorClass.TOKEN_TIMEOUT, "no token")
+        listener.feed([framed(chat("c")), framed(chat("d"))])
+        assert len(listener.told) == len(listener.answer.chunk_ns) == 2
+
+
 def test_a_token_id_that_json_does_not_know_is_left_to_the_parsers():
     bad = framed(chat("b", token_ids=[7]).replace(b"[7]", b"[07]"))
     listener = Listener(short=True).feed([HEAD, framed(chat("a", token_ids=[1])), bad])
@@ -217,6 +227,7 @@ def test_only_one_whole_plain_chunk_is_taken(payload, data):
         count=counts.append,
         on_tokens=lambda now_ns, count: told.append((now_ns, count)),
         otherwise=lambda data, now_ns: left.append((data, now_ns)),
+        raised=pytest.fail,
     )
     take(bytes(segment), 5)
     if left:

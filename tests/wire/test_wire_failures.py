@@ -409,13 +409,27 @@ async def test_compression_that_cannot_be_read(bench):
         assert (result.status, result.error_class) == (Status.FAILED, ErrorClass.BAD_STREAM)
 
 
-async def test_a_callback_that_raises_is_not_swallowed(bench):
-    """on_tokens is ours: its error is a bug and comes out as it is."""
-    server = await bench.server(answering(text("a"), DONE))
+@pytest.mark.parametrize("with_id", [False, True])
+@pytest.mark.parametrize("nth", [1, 2, 5])
+async def test_a_callback_that_raises_is_not_swallowed(bench, nth, with_id):
+    """on_tokens is ours: its error is a bug and comes out as it is, whichever token it is raised at."""
+    token = event({"choices": [{"index": 0, "delta": {"content": "a"}, **({"token_ids": [7]} if with_id else {})}]})
+
+    async def script(peer):
+        await peer.request()
+        await peer.send(HEAD, 1)
+        for number in range(nth):
+            await peer.chunked(token, 2 + number)
+        await peer.gone()
+
+    server = await bench.server(script)
     client = bench.client(server.url)
+    told = []
 
     def broken(now_ns, k):
-        raise LookupError("a bug")
+        told.append(now_ns)
+        if len(told) == nth:
+            raise LookupError("a bug")
 
     with pytest.raises(LookupError, match="a bug"):
         await client.generate(call(), broken)
