@@ -208,7 +208,7 @@ def measure(stamps: Stamps, max_itl: Int64s) -> Measures:
         ),
         queue=np.where(queued, _span(stamps.enqueued, stamps.dispatched), np.where(never_left, missing, UNDEFINED)),
         tpot=np.where(ok, np.where(several, np.maximum(per_token, 0), UNDEFINED), NEVER),
-        max_itl=np.where(ok, np.where(max_itl == ABSENT, UNDEFINED, max_itl), NEVER),
+        max_itl=np.where(ok, np.where(max_itl == ABSENT, UNDEFINED, np.maximum(max_itl, 0)), NEVER),
         e2e=np.where(ok & (stamps.finished != ABSENT), _span(stamps.arrival, stamps.finished), NEVER),
         lateness=_lateness(stamps),
     )

@@ -67,6 +67,18 @@ def test_shedding_never_improves_a_percentile(ttfts, n_shed, p):
         assert found.percentile(p).value_ns == pytest.approx(sorted(ttfts)[rank - 1], rel=2e-3, abs=1500)
 
 
+@pytest.mark.parametrize("told", [True, False])
+def test_stamps_that_go_back_are_counted_and_no_latency_is_negative(told):
+    """The system's clock was set back by 4 ms between the only two chunks: a row out of order, and gaps of nothing."""
+    max_itl_ns = -4 * MS if told else None
+    recorder = recorder_of(finished(1, arrival_ns=11 * S, gaps_us=(-4000,), max_itl_ns=max_itl_ns))
+    for metric in (Metric.MAX_ITL, Metric.ITL, Metric.INTER_CHUNK, Metric.TPOT):
+        histogram = recorder.histogram(metric, "chat")
+        assert histogram.count_successes == 1
+        assert histogram.max_ns <= 1000, "the least that a histogram tells"
+    assert recorder.disordered == 1
+
+
 def test_a_request_that_failed_after_its_first_token_is_no_success():
     """Its TTFT was measured and counts among all; the successes are those that ended OK."""
     recorder = recorder_of(finished(1, arrival_ns=11 * S, status=Status.FAILED, error_class=ErrorClass.RESET))
