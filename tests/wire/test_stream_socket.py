@@ -101,6 +101,25 @@ async def test_without_the_systems_stamps_it_is_when_it_was_read(bench, certific
     assert result.chunk_ns[0] >= back_ns
 
 
+@pytest.mark.parametrize("aside", [[0], [1], [2], [0, 2, 4], [1, 3]])
+def test_clocks_are_compared_at_one_instant(monkeypatch, aside):
+    """Our clock runs 5 s behind the system's; between some of the readings the process is put aside for 10 ms."""
+    now_ns, readings = 100_000_000_000, 0
+
+    def read() -> int:
+        nonlocal now_ns, readings
+        told_ns = now_ns
+        now_ns += 10_000_000 if readings in aside else 100
+        readings += 1
+        return told_ns
+
+    monkeypatch.setattr(stream_socket.time, "time_ns", read)
+    receipt = stream_socket.ReceiptClock(lambda: read() - 5_000_000_000)
+    receipt.compare_clocks()
+    assert -5_000_020_000 <= receipt.offset_ns <= -5_000_000_000, "never later than it is"
+    assert receipt.from_ns < now_ns
+
+
 class QuietLink:
     """Takes everything at once."""
 
