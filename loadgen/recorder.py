@@ -129,11 +129,11 @@ class Recorder:
         full = len(self._buffer) >= self._batch_rows or self._buffered_chunks >= _BATCH_CHUNKS
         if not full and outcome.ended_ns < self._flush_at_ns:
             return
-        self._end_flush()
-        few = not full and len(self._buffer) < _STEPPED_ROWS
-        self._flushing = self._steps(self._taken_buffer())
-        if few:  # too few may follow for the rows to be on disk soon
+        if full or len(self._buffer) >= _STEPPED_ROWS:
             self._end_flush()
+            self._flushing = self._steps(self._taken_buffer())
+        else:  # too few may follow for the rows to be on disk soon
+            self.flush()
         self._flush_at_ns = self._next_flush_ns(outcome.ended_ns)
 
     def on_gaps(self, tenant: str, gaps_ns: NDArray[np.int64], counts: NDArray[np.int64], tokens: int = 1, /) -> None:

@@ -19,7 +19,7 @@ import httptools
 from backends.protocol import Clock
 from backends.wire.faults import WireError, fault_of
 from backends.wire.options import WireOptions
-from backends.wire.stream_socket import Link
+from backends.wire.stream_socket import Delivers
 from scheduler.request import ErrorClass
 
 Take = Callable[[bytes, int], None]
@@ -150,8 +150,8 @@ class Relay:
 
     # What the connection calls.
 
-    def sent(self, link: Link) -> None:
-        pass
+    def sent(self, link: Delivers) -> None:
+        """All that comes is taken by way of the connection."""
 
     def feed(self, data: bytes, now_ns: int) -> None:
         if self.done.done():

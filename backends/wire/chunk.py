@@ -89,7 +89,7 @@ def is_plain(choice: Choice) -> bool:
     return bool(delta.content) and delta.token_ids is None
 
 
-_TEXT = re.compile(rb'"(?:content|text)": ?"([^"\\\\]+)"')
+_TEXT = re.compile(rb'"(?:content|text)": ?"([^"\\]+)"')
 _ID = re.compile(rb'"token_ids": ?\[([0-9]+)\]')
 
 

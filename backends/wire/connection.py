@@ -12,13 +12,13 @@ from collections.abc import Callable
 from typing import Protocol
 
 from backends.protocol import Clock
-from backends.wire.stream_socket import Link
+from backends.wire.stream_socket import Delivers, Link
 
 
 class Receiver(Protocol):
     """Who takes what comes in on a connection."""
 
-    def sent(self, link: Link) -> None:
+    def sent(self, link: Delivers) -> None:
         """The request is with the system; until it is detached the receiver may have ``link`` deliver past the connection."""
 
     def feed(self, data: bytes, now_ns: int) -> None: ...

@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Callable, Iterator
 
 from backends.protocol import Call, Clock, OnTokens, WireResult
-from backends.wire.answer import AnswerFactory, TimedAnswer
+from backends.wire.answer import AnswerFactory
 from backends.wire.chunk import error_text
 from backends.wire.connection import Connection
 from backends.wire.faults import WireError
@@ -214,7 +214,7 @@ class Exchange:
         )
 
     def _result(self, response: Response | None, fault: WireError | None) -> WireResult:
-        answer: TimedAnswer = self._answer
+        answer = self._answer
         counts = answer.counts()
         now_ns = self._clock()
         status = response.status if response is not None else None

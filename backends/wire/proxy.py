@@ -12,7 +12,7 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from backends.wire.faults import WireError, fault_of
-from backends.wire.stream_socket import Link
+from backends.wire.stream_socket import Delivers
 from backends.wire.url import Origin, split_origin
 from scheduler.request import ErrorClass
 
@@ -65,8 +65,8 @@ class TunnelReply:
         self._reply = b""
         self.done: asyncio.Future[None] = loop.create_future()
 
-    def sent(self, link: Link) -> None:
-        pass
+    def sent(self, link: Delivers) -> None:
+        """All that comes is taken by way of the connection."""
 
     def feed(self, data: bytes, now_ns: int) -> None:
         del now_ns

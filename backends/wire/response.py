@@ -20,7 +20,7 @@ from backends.wire.faults import WireError, fault_of
 from backends.wire.inflate import InflateError, inflater
 from backends.wire.options import WireOptions
 from backends.wire.sse import SseDecoder, SseOverflowError
-from backends.wire.stream_socket import Link
+from backends.wire.stream_socket import Delivers
 from backends.wire.template import Taker, Template, payload_of, whole_event
 from scheduler.request import ErrorClass
 
@@ -92,7 +92,7 @@ class Response:
         self._direct = False
         self._over = False
         self._quiet = 0
-        self._link: Link | None = None
+        self._link: Delivers | None = None
         self._event = b""
         self._template: Template | None = None
         self._templates_left = _TEMPLATES_TRIED
@@ -110,7 +110,7 @@ class Response:
 
     # What the connection calls.
 
-    def sent(self, link: Link) -> None:
+    def sent(self, link: Delivers) -> None:
         self._link = link
 
     def feed(self, data: bytes, now_ns: int) -> None:
@@ -209,7 +209,7 @@ class Response:
         self._quiet = 0
         if self._direct:
             self._event = body
-            # What _take does, without its call: this runs once a token.
+            # What _read_events does, without its call: this runs once a token.
             try:
                 for payload in self._events(body):
                     if self._read(payload, self._now_ns):
@@ -236,7 +236,7 @@ class Response:
 
     # The body.
 
-    def _take(self, body: bytes) -> None:
+    def _read_events(self, body: bytes) -> None:
         try:
             for payload in self._events(body):
                 if self._read(payload, self._now_ns):
@@ -252,7 +252,7 @@ class Response:
                 if self._over:
                     return
                 if self.stream:
-                    self._take(piece)
+                    self._read_events(piece)
                 else:
                     self._keep_text(piece)
         except InflateError as exc:

@@ -1,8 +1,8 @@
 """A connected TCP socket that knows when its bytes arrived.
 
-Linux stamps every segment as it is received (SO_TIMESTAMPNS, socket(7)), whatever this process does at that moment. A
-read asks how long ago that was, and so the stamp of a token does not depend on how soon a busy event loop gets round to
-it. Where the system does not stamp, the instant of the read is taken.
+Linux stamps every segment as it is received (SO_TIMESTAMPNS, socket(7)), whatever this process does at that moment. So the
+stamp of a token does not depend on how soon a busy event loop gets round to it. Where the system does not stamp, the
+instant of the read is taken.
 
 Several segments that wait to be read come together, with the stamp of the last of them.
 """
@@ -46,12 +46,14 @@ class Sink(Protocol):
     def lost(self, exc: OSError | None) -> None: ...
 
 
-class Link(Protocol):
-    """What carries bytes for a connection: a socket, or TLS over one. ``deliver`` takes what comes in, with the ns of its
-    receipt; ``start`` sets it to the sink's ``received``.
-    """
+class Delivers(Protocol):
+    """``deliver`` takes what comes in, with the ns of its receipt; it may be set to another one at any time."""
 
     deliver: Callable[[bytes, int], None]
+
+
+class Link(Delivers, Protocol):
+    """What carries bytes for a connection: a socket, or TLS over one. ``start`` has it deliver to the sink's ``received``."""
 
     @property
     def unsent(self) -> int:

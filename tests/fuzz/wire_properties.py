@@ -39,18 +39,11 @@ class RaisedError(AssertionError):
 
 
 class _Link:
-    """A link over which a request went: the response may have it deliver past the parsers."""
-
-    unsent = 0
+    """What a request went over: the response may have it deliver past the parsers."""
 
     def __init__(self, response: Response) -> None:
         self.deliver = response.feed
         response.sent(self)
-
-    def start(self, sink: object) -> None:
-        raise NotImplementedError
-
-    write = abort = pause_reading = resume_reading = start
 
 
 def outcome(segments: Sequence[bytes], loop: asyncio.AbstractEventLoop) -> tuple[object, ...]:

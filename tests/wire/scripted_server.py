@@ -121,6 +121,28 @@ def usage(completion: int, prompt: int = 7, **more: object) -> dict[str, object]
 DONE = b"data: [DONE]\n\n"
 
 
+def tunnel_to(port: int, refuse: bytes | None = None) -> Script:
+    """A proxy's script: answers CONNECT (with ``refuse``, if given) and hands bytes on as they come."""
+
+    async def proxy(peer: Peer) -> None:
+        head = await peer.reader.readuntil(b"\r\n\r\n")
+        peer.asked = head.split(b"\r\n")[0]
+        if refuse:
+            await peer.send(refuse)
+            return
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        await peer.send(b"HTTP/1.1 200 Connection established\r\n\r\n")
+
+        async def pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+            while data := await source.read(65536):
+                sink.write(data)
+            sink.close()
+
+        await asyncio.gather(pump(peer.reader, writer), pump(reader, peer.writer))
+
+    return proxy
+
+
 def answering(*segments: bytes) -> Script:
     """A script that answers each request of a connection with ``segments``, chunked."""
 

@@ -11,7 +11,7 @@ import warnings
 
 import pytest
 import uvloop
-from scripted_server import DEADLINE_S, DONE, HEAD, call, text
+from scripted_server import DEADLINE_S, DONE, HEAD, call, text, tunnel_to
 
 from backends.wire.dial import Dialer
 from backends.wire.options import WireOptions
@@ -120,30 +120,12 @@ async def with_the_end_of_the_handshake(peer, context, data):
     await peer.gone()
 
 
-def forwarding_to(port):
-    """A proxy's script: answers CONNECT and hands bytes on as they come."""
-
-    async def proxy(peer):
-        await peer.reader.readuntil(b"\r\n\r\n")
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        await peer.send(b"HTTP/1.1 200 Connection established\r\n\r\n")
-
-        async def pump(source, sink):
-            while data := await source.read(65536):
-                sink.write(data)
-            sink.close()
-
-        await asyncio.gather(pump(peer.reader, writer), pump(reader, peer.writer))
-
-    return proxy
-
-
 @pytest.mark.parametrize("through_a_proxy", [False, True])
 async def test_what_comes_with_the_end_of_the_handshake_is_delivered(bench, certificate, through_a_proxy):
     """TLS 1.2 ends with the server's message, which may share its segment with data: all of it is the answer."""
     context = server_tls(certificate, ssl.TLSVersion.TLSv1_2)
     server = await bench.server(lambda peer: with_the_end_of_the_handshake(peer, context, ANSWER))
-    proxy = await bench.server(forwarding_to(server.port))
+    proxy = await bench.server(tunnel_to(server.port))
     options = {"proxy": proxy.url} if through_a_proxy else {}
     client = bench.client(
         f"https://127.0.0.1:{server.port}", real_clock=True, insecure=True, total_timeout_s=10.0, **options

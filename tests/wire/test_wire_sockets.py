@@ -6,7 +6,7 @@ import asyncio
 import ssl
 
 import pytest
-from scripted_server import DONE, HEAD, Peer, answering, call, text
+from scripted_server import DONE, HEAD, Peer, answering, call, text, tunnel_to
 
 from backends.wire.dial import Dialer
 from backends.wire.faults import WireError
@@ -488,26 +488,6 @@ async def test_a_proxy_gets_the_absolute_form(bench):
     )
     assert seen[0].headers["proxy-authorization"] == "Basic dXNlcjpwQHNz"
     assert "ss" not in result.detail
-
-
-def tunnel_to(port, refuse=None):
-    async def proxy(peer):
-        head = await peer.reader.readuntil(b"\r\n\r\n")
-        peer.asked = head.split(b"\r\n")[0]
-        if refuse:
-            await peer.send(refuse)
-            return
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        await peer.send(b"HTTP/1.1 200 Connection established\r\n\r\n")
-
-        async def pump(source, sink):
-            while data := await source.read(65536):
-                sink.write(data)
-            sink.close()
-
-        await asyncio.gather(pump(peer.reader, writer), pump(reader, peer.writer))
-
-    return proxy
 
 
 async def test_https_goes_through_a_connect_tunnel(bench, certificate):

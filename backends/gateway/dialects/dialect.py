@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
@@ -14,6 +16,8 @@ from backends.wire.answer import Answer, Counts
 from backends.wire.faults import WireError
 from backends.wire.tokens import tokens_per_chunk
 from scheduler.request import ErrorClass, TokensSource
+
+T = TypeVar("T")
 
 
 class Whole(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,6 +32,14 @@ class Whole(msgspec.Struct, frozen=True, kw_only=True):
 def error_event(refusal: Refusal) -> bytes:
     """Why a stream ends, as the event of it that OpenAI clients raise as an error."""
     return b"data: " + refusal.body() + b"\n\n"
+
+
+def decoded(decode: Callable[[bytes], T], body: bytes) -> T | None:
+    """None for a body that is not what ``decode`` reads."""
+    try:
+        return decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +105,24 @@ class EventAnswer:
 
     def _failed(self) -> None:
         self.fault = WireError(ErrorClass.SERVER_ERROR, "an error inside the stream")
+
+
+class TypedAnswer(EventAnswer, Generic[T]):
+    """Of events in JSON. For subclasses: ``_events`` decodes one; ``_take`` takes it, and is True when nothing more
+    is to be read."""
+
+    __slots__ = ()
+    _events: ClassVar[msgspec.json.Decoder[Any]]
+
+    def read(self, payload: bytes, now_ns: int) -> bool:
+        try:
+            event = self._events.decode(payload)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            return self._unreadable(payload, error)
+        return self._take(event, now_ns)
+
+    @abstractmethod
+    def _take(self, event: T, now_ns: int) -> bool: ...
 
     def _unreadable(self, payload: bytes, error: Exception) -> bool:
         """An event that is no JSON: the closing mark of some servers, nothing, or a fault. Always True but for nothing."""

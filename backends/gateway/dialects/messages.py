@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from backends.gateway.dialects.dialect import Dialect, EventAnswer, Whole
+from backends.gateway.dialects.dialect import Dialect, TypedAnswer, Whole, decoded
 from backends.gateway.refusal import Refusal
 
 
@@ -39,7 +39,6 @@ class _Event(msgspec.Struct):
 
 
 _REASONS = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "tool_calls"}
-_decode_event = msgspec.json.Decoder(_Event).decode
 _decode_message = msgspec.json.Decoder(_Message).decode
 
 
@@ -58,16 +57,13 @@ def _with(before: Whole, usage: _Usage) -> Whole:
     )
 
 
-class MessagesAnswer(EventAnswer):
+class MessagesAnswer(TypedAnswer[_Event]):
     """A stream of Messages events."""
 
     __slots__ = ()
+    _events = msgspec.json.Decoder(_Event)
 
-    def read(self, payload: bytes, now_ns: int) -> bool:
-        try:
-            event = _decode_event(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            return self._unreadable(payload, error)
+    def _take(self, event: _Event, now_ns: int) -> bool:
         kind, delta = event.type, event.delta
         if kind == "content_block_delta":
             if delta is not None and (delta.text or delta.thinking or delta.partial_json):
@@ -92,9 +88,8 @@ class MessagesAnswer(EventAnswer):
 
 
 def _whole(body: bytes) -> Whole | None:
-    try:
-        message = _decode_message(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    message = decoded(_decode_message, body)
+    if message is None:
         return None
     told = _with(Whole(), message.usage or _Usage())
     return msgspec.structs.replace(told, finish_reason=_reason(message.stop_reason))

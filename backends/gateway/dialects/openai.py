@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from backends.gateway.dialects.dialect import Dialect, Whole
+from backends.gateway.dialects.dialect import Dialect, Whole, decoded
 from backends.wire.answer import OpenAiAnswer
 from backends.wire.chunk import Usage
 
@@ -22,9 +22,8 @@ _decode = msgspec.json.Decoder(_Body).decode
 
 
 def _whole(body: bytes) -> Whole | None:
-    try:
-        told = _decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    told = decoded(_decode, body)
+    if told is None:
         return None
     usage = told.usage or Usage()
     details = usage.prompt_tokens_details

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from backends.gateway.dialects.dialect import Dialect, EventAnswer, Whole
+from backends.gateway.dialects.dialect import Dialect, EventAnswer, Whole, decoded
 
 
 class _Usage(msgspec.Struct):
@@ -41,9 +41,8 @@ def _count(*values: object) -> int | None:
 
 def _told(body: bytes) -> Whole | None:
     """None where nothing is told."""
-    try:
-        told = _decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    told = decoded(_decode, body)
+    if told is None:
         return None
     usage = told.usage or told.meta_info or _Usage()
     prompt = _count(usage.prompt_tokens, usage.input_tokens, told.tokens_evaluated, told.prompt_eval_count)

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from backends.gateway.dialects.dialect import Dialect, EventAnswer, Whole
+from backends.gateway.dialects.dialect import Dialect, TypedAnswer, Whole, decoded
 
 
 class _Details(msgspec.Struct):
@@ -41,7 +41,6 @@ class _Event(msgspec.Struct):
 _LAST = frozenset({"response.completed", "response.incomplete"})
 _FAILED = frozenset({"response.failed", "response.cancelled", "error"})
 _REASONS = {"max_output_tokens": "length"}
-_decode_event = msgspec.json.Decoder(_Event).decode
 _decode_response = msgspec.json.Decoder(_Response).decode
 
 
@@ -58,16 +57,13 @@ def _told(response: _Response) -> Whole:
     )
 
 
-class ResponsesAnswer(EventAnswer):
+class ResponsesAnswer(TypedAnswer[_Event]):
     """A stream of Responses events."""
 
     __slots__ = ()
+    _events = msgspec.json.Decoder(_Event)
 
-    def read(self, payload: bytes, now_ns: int) -> bool:
-        try:
-            event = _decode_event(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            return self._unreadable(payload, error)
+    def _take(self, event: _Event, now_ns: int) -> bool:
         kind = event.type
         if kind.endswith(".delta"):
             if event.delta:
@@ -84,10 +80,8 @@ class ResponsesAnswer(EventAnswer):
 
 
 def _whole(body: bytes) -> Whole | None:
-    try:
-        return _told(_decode_response(body))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
+    response = decoded(_decode_response, body)
+    return None if response is None else _told(response)
 
 
 RESPONSES = Dialect(
