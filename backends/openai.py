@@ -247,8 +247,8 @@ class OpenAIBackend:
             **fields,
         )
 
-    def generate(self, call: Call, on_tokens: OnTokens) -> Coroutine[Any, Any, WireResult]:
-        return self._wire.generate(call, on_tokens)
+    def generate(self, call: Call, on_tokens: OnTokens, *, each: bool = True) -> Coroutine[Any, Any, WireResult]:
+        return self._wire.generate(call, on_tokens, each=each)
 
     async def warm_up(self, connections: int) -> None:
         try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -38,15 +40,15 @@ def outcome_of(
         dispatched_ns=dispatched_ns,
         connect_ns=result.connect_ns,
         sent_ns=result.sent_ns,
-        first_token_ns=int(chunk_ns[0]) if chunk_ns is not None else None,
-        last_token_ns=int(chunk_ns[-1]) if chunk_ns is not None else None,
+        first_token_ns=result.chunk_ns[0] if result.chunk_ns else None,
+        last_token_ns=result.chunk_ns[-1] if result.chunk_ns else None,
         finished_ns=result.finished_ns if result.status is Status.OK else None,
         prompt_tokens=request.prompt_tokens if result.prompt_tokens is None else result.prompt_tokens,
         cached_prompt_tokens=result.cached_prompt_tokens,
         output_tokens=result.output_tokens,
         tokens_source=result.tokens_source,
         tokens_known=known,
-        chunk_offsets_us=(chunk_ns - chunk_ns[0] + 500) // 1000 if chunk_ns is not None else None,
+        chunk_offsets_us=(chunk_ns - (result.chunk_ns[0] - 500)) // 1000 if chunk_ns is not None else None,
         chunk_tokens=tokens,
         finish_reason=result.finish_reason,
         max_itl_ns=itl.max_itl_ns(chunk_ns, tokens) if known and chunk_ns is not None else None,
@@ -71,5 +73,6 @@ def _uneven(result: WireResult) -> NDArray[np.int32] | None:
     """The counts as an array, None when every chunk held one token."""
     if result.chunk_tokens is None:
         return None
-    tokens = np.frombuffer(result.chunk_tokens, dtype=np.int32)
-    return None if (tokens == 1).all() else tokens
+    if result.chunk_tokens == array("i", (1,)) * len(result.chunk_tokens):
+        return None
+    return np.frombuffer(result.chunk_tokens, dtype=np.int32)

@@ -18,7 +18,8 @@ Clock = Callable[[], int]
 """Returns ns since the run's start, from a monotonic clock."""
 
 OnTokens = Callable[[int, int | None], None]
-"""``on_tokens(received_ns, n_tokens)``: called as a chunk with output arrives; None when the count is not known yet."""
+"""``on_tokens(received_ns, n_tokens)``: called as a chunk with output arrives; None when the count is not known yet. Of several
+chunks that are told of together, those whose count is not known are counted as one token each."""
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,9 +95,10 @@ class ModelBackend(Protocol):
     async def encode(self, text: str) -> list[int]:
         """Token ids of ``text`` by the server's own tokenizer."""
 
-    def generate(self, call: Call, on_tokens: OnTokens) -> Awaitable[WireResult]:
+    def generate(self, call: Call, on_tokens: OnTokens, *, each: bool = True) -> Awaitable[WireResult]:
         """Run one call. Never raises for what a server or network does: that is in the result. Cancelling the awaitable
-        closes the stream."""
+        closes the stream. ``each``: ``on_tokens`` is told of every chunk as it arrives; else only the first need be, and
+        the others are before the call ends."""
 
     async def warm_up(self, connections: int) -> None:
         """Open ``connections`` sockets (or what stands for them) before the clock starts."""

@@ -49,8 +49,12 @@ class TimedAnswer(Answer, Protocol):
     def template(self, payload: bytes) -> Template | None:
         """What the chunks like ``payload`` look like; None where each must be read."""
 
-    def taker(self, template: Template, otherwise: Taker, raised: Raised, *, upper: bool) -> Taker:
-        """Does with chunks of ``template`` what :meth:`read` does with their payloads; see :mod:`backends.wire.template`."""
+    def taker(self, template: Template, otherwise: Taker, raised: Raised, *, upper: bool, each: bool = True) -> Taker:
+        """Does with chunks of ``template`` what :meth:`read` does with their payloads; see :mod:`backends.wire.template`.
+        ``each`` False: nobody is told of them until :meth:`tell_rest`."""
+
+    def tell_rest(self) -> None:
+        """Tell of all chunks that nobody was told of."""
 
 
 AnswerFactory = Callable[[OnTokens], TimedAnswer]
@@ -75,6 +79,7 @@ class OpenAiAnswer:
         "_ids",
         "_on_tokens",
         "_running_usage",
+        "_told",
         "_top_index",
         "_usage",
         "chunk_ns",
@@ -88,6 +93,7 @@ class OpenAiAnswer:
         self.fault: WireError | None = None
         self.finish_reason: str | None = None
         self._done = False
+        self._told = 0
         self._finished = 0
         self._top_index = 0
         self._ids = array("i")
@@ -104,10 +110,12 @@ class OpenAiAnswer:
             self._usage = usage
         choices = chunk.choices
         if not choices or chunk.error:
-            return self._no_choices(payload)
+            # Every stream that was asked for its usage has one such chunk; no error comes with a count of tokens.
+            return self._no_choices(payload) if usage is None or chunk.error or choices is None else False
         if len(choices) == 1 and usage is None and is_plain(choices[0]):
             # Nearly every chunk of nearly every server: one stamp, and nothing more to learn from it.
             self.chunk_ns.append(now_ns)
+            self._told += 1
             self._on_tokens(now_ns, None)
             return False
         output = False
@@ -137,18 +145,25 @@ class OpenAiAnswer:
         if ids:
             self._ids.append(ids)
             k = ids
+        self._told += 1
         self._on_tokens(now_ns, k)
 
     def template(self, payload: bytes) -> Template | None:
         return template_of(payload)
 
-    def taker(self, template: Template, otherwise: Taker, raised: Raised, *, upper: bool) -> Taker:
+    def tell_rest(self) -> None:
+        rest = len(self.chunk_ns) - self._told
+        if rest > 0:
+            self._told += rest
+            self._on_tokens(self.chunk_ns[-1], rest)
+
+    def taker(self, template: Template, otherwise: Taker, raised: Raised, *, upper: bool, each: bool = True) -> Taker:
         return taker(
             template,
             upper=upper,
             stamp=self.chunk_ns.append,
             count=self._ids.append,
-            on_tokens=self._on_tokens,
+            on_tokens=self._on_tokens if each else None,
             otherwise=otherwise,
             raised=raised,
         )

@@ -49,7 +49,7 @@ class WireClient:
     def open_connections(self) -> int:
         return sum(pool.open_connections for pool in self._pools.values())
 
-    def generate(self, call: Call, on_tokens: OnTokens) -> Coroutine[Any, Any, WireResult]:
+    def generate(self, call: Call, on_tokens: OnTokens, *, each: bool = True) -> Coroutine[Any, Any, WireResult]:
         """Run one call; see :class:`backends.protocol.ModelBackend`. ValueError for a base URL of the call that
         cannot be used.
         """
@@ -57,6 +57,7 @@ class WireClient:
         exchange = Exchange(
             call,
             on_tokens,
+            each=each,
             clock=self._clock,
             options=self._options,
             answer_factory=self._answer,

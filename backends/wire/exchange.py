@@ -36,6 +36,7 @@ class Exchange:
         "_call",
         "_clock",
         "_connect_ns",
+        "_each",
         "_on_tokens",
         "_options",
         "_pool_of",
@@ -51,6 +52,7 @@ class Exchange:
         call: Call,
         on_tokens: OnTokens,
         *,
+        each: bool = True,
         clock: Clock,
         options: WireOptions,
         answer_factory: AnswerFactory,
@@ -59,6 +61,7 @@ class Exchange:
     ) -> None:
         self._call = call
         self._on_tokens = on_tokens
+        self._each = each
         self._clock = clock
         self._options = options
         self._answer_factory = answer_factory
@@ -121,7 +124,7 @@ class Exchange:
         at_once = self._response is None and not self._connect_ns and self._options.max_connections is None
         if self._response is not None:
             self._answer = self._answer_factory(self._on_tokens)
-        response = self._response = Response(self._answer, self._options, loop)
+        response = self._response = Response(self._answer, self._options, loop, each=self._each)
         reusable = False
         try:
             connection.send(data, response)

@@ -31,13 +31,14 @@ _TEMPLATES_TRIED = 8
 class Response:
     """Fed by a connection. ``answered`` is False until the first byte of it came; ``reusable`` once the message ended
     and the server keeps the connection; ``stream`` is True for a body read as events; ``finished_ns``: receipt of the
-    end.
+    end. ``each``: of every token is told as it comes; else of the first, and of others at the release.
     """
 
     __slots__ = (
         "_close_delimited",
         "_complete",
         "_direct",
+        "_each",
         "_event",
         "_events",
         "_grace",
@@ -69,9 +70,12 @@ class Response:
         "text",
     )
 
-    def __init__(self, answer: TimedAnswer, options: WireOptions, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, answer: TimedAnswer, options: WireOptions, loop: asyncio.AbstractEventLoop, *, each: bool = True
+    ) -> None:
         self.answer = answer
         self._options = options
+        self._each = each
         self._loop = loop
         self.done: asyncio.Future[None] = loop.create_future()
         self.fault: WireError | None = None
@@ -169,7 +173,10 @@ class Response:
             self._end()
 
     def release(self) -> None:
-        """Break the cycle with the parser, which holds bound methods: memory is freed without the cycle collector."""
+        """Tell of what came, and break the cycle with the parser, which holds bound methods: memory is freed without the cycle
+        collector."""
+        if not self._each:
+            self.answer.tell_rest()
         if self._grace is not None:
             self._grace.cancel()
         del self._parser, self._parse
@@ -299,7 +306,7 @@ class Response:
             self._template, self._taker = self.answer.template(payload), None
         if self._template is not None and (self._taker is None or upper is not self._upper):
             self._upper = upper
-            self._taker = self.answer.taker(self._template, self.feed, self._raised, upper=upper)
+            self._taker = self.answer.taker(self._template, self.feed, self._raised, upper=upper, each=self._each)
         return self._taker
 
     # The end.

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from backends.protocol import OnTokens
 
@@ -22,7 +23,7 @@ TEXT_BYTES = bytes(byte for byte in range(0x20, 0x7F) if byte not in b'"\\')
 
 _EVENT, _EVENT_END, _CRLF = b"data: ", b"\n\n", b"\r\n"
 _ZERO = ord("0")
-_LENGTHS_KEPT = 256
+_LENGTHS_KEPT = 1024
 
 Taker = Callable[[bytes, int], None]
 """Takes a segment and the ns of its receipt."""
@@ -69,31 +70,35 @@ def taker(
     upper: bool,
     stamp: Callable[[int], object],
     count: Callable[[int], object],
-    on_tokens: OnTokens,
+    on_tokens: OnTokens | None,
     otherwise: Taker,
     raised: Raised,
 ) -> Taker:
     """Tells ``stamp`` and ``on_tokens`` of a segment that is exactly one HTTP chunk of ``template`` (and ``count`` that it
-    has one token, if it has an id), and leaves every other segment to ``otherwise``. ``upper``: sizes are written in
-    capitals. ``raised`` is told what ``on_tokens`` raises.
+    has one token, if it has an id), and leaves every other segment to ``otherwise``. ``on_tokens`` None: is not told of
+    them. ``upper``: sizes are written in capitals. ``raised`` is told what ``on_tokens`` raises.
 
     Closures over what does not change: this runs once a token.
     """
     between = template.between or b""
     lead, tail = _EVENT + template.before, template.after + _EVENT_END + _CRLF
     end = -len(tail)
-    begins: dict[int, bytes] = {}
-
-    def begin_of(length: int) -> bytes:
-        if len(begins) >= _LENGTHS_KEPT:
-            begins.clear()
-        begin = begins[length] = _begin(length, lead, tail, upper=upper)
-        return begin
+    lines = _SIZE_LINES_UPPER if upper else _SIZE_LINES
+    size_line = partial(_size_line, upper=upper)
 
     def take(data: bytes, arrived_ns: int) -> None:
-        begin = begins.get(len(data)) or begin_of(len(data))
-        if data.startswith(begin) and data.endswith(tail) and not data[len(begin) : end].translate(None, TEXT_BYTES):
+        line = lines.get(len(data)) or size_line(len(data))
+        start = len(line) + len(lead)
+        if (
+            data.startswith(line)
+            and data.startswith(lead, len(line))
+            and data.endswith(tail)
+            and start < len(data) + end
+            and not data[start:end].translate(None, TEXT_BYTES)
+        ):
             stamp(arrived_ns)
+            if on_tokens is None:
+                return
             try:
                 on_tokens(arrived_ns, None)
             except BaseException as exc:  # noqa: BLE001 (the answer's to raise)
@@ -102,9 +107,9 @@ def taker(
             otherwise(data, arrived_ns)
 
     def take_with_id(data: bytes, arrived_ns: int) -> None:
-        begin = begins.get(len(data)) or begin_of(len(data))
-        if data.startswith(begin) and data.endswith(tail):
-            text, _, number = data[len(begin) : end].partition(between)
+        line = lines.get(len(data)) or size_line(len(data))
+        if data.startswith(line) and data.startswith(lead, len(line)) and data.endswith(tail):
+            text, _, number = data[len(line) + len(lead) : end].partition(between)
             if (
                 text
                 and number.isdigit()
@@ -113,6 +118,8 @@ def taker(
             ):
                 stamp(arrived_ns)
                 count(1)
+                if on_tokens is None:
+                    return
                 try:
                     on_tokens(arrived_ns, 1)
                 except BaseException as exc:  # noqa: BLE001 (the answer's to raise)
@@ -123,12 +130,21 @@ def taker(
     return take if template.between is None else take_with_id
 
 
-def _begin(length: int, lead: bytes, tail: bytes, *, upper: bool) -> bytes:
-    """How a chunk of ``length`` bytes with some text begins; if there is none of that length, what no chunk begins with."""
+_SIZE_LINES: dict[int, bytes] = {}
+_SIZE_LINES_UPPER: dict[int, bytes] = {}
+"""Of all streams: how a chunk begins, by its length in all."""
+
+
+def _size_line(length: int, *, upper: bool) -> bytes:
+    """How a chunk of ``length`` bytes in all begins; if there is none of that length, what no chunk begins with."""
+    found = b"\n"
     for digits in range(1, 9):
-        size = length - digits - 2 * len(_CRLF)
-        if size > len(lead) + len(tail) - len(_CRLF):
-            line = (b"%X" if upper else b"%x") % size
-            if len(line) == digits:
-                return line + _CRLF + lead
-    return b"\n"
+        line = (b"%X" if upper else b"%x") % max(0, length - digits - 2 * len(_CRLF))
+        if len(line) == digits:
+            found = line + _CRLF
+            break
+    lines = _SIZE_LINES_UPPER if upper else _SIZE_LINES
+    if len(lines) >= _LENGTHS_KEPT:
+        lines.clear()
+    lines[length] = found
+    return found

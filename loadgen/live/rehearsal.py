@@ -62,7 +62,7 @@ class _Users:
 class _AtOnce:
     """A backend that has every answer ready."""
 
-    async def generate(self, call: Call, on_tokens: OnTokens) -> WireResult:  # noqa: ARG002 (the protocol's)
+    async def generate(self, call: Call, on_tokens: OnTokens, *, each: bool = True) -> WireResult:  # noqa: ARG002 (the protocol's)
         now_ns = time.monotonic_ns()
         on_tokens(now_ns, 1)
         return WireResult(

@@ -1,10 +1,11 @@
 """Work that can wait: done in small pieces, between the work that cannot.
 
 When many answers end at once, the next requests of their users must be sent before anything else is done; rows,
-histograms and the calls of later requests come after. A piece starts at most ``_WAIT_S`` after it was put here unless
-others are before it, and the loop goes round between two slices. At most ``MOST``
-pieces wait: beyond that the oldest are done as new ones come, so a loop that never rests keeps up, and memory does not grow
-with the run.
+histograms and the calls of later requests come after. A piece starts ``wait_s`` after the first of those that wait was put
+here, or as soon as the pieces before it are done, and the loop goes round between two slices. Pieces of one kind cost least
+one after another, while the processor still holds what they use: so those that may wait longer do.
+At most ``MOST`` pieces wait: beyond that the oldest are done as new ones come, so a loop that never rests keeps up, and
+memory does not grow with the run.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from collections import deque
 from collections.abc import Callable
 
 MOST = 1024
-_WAIT_S = 0.004
 _SLICE_NS = 1_000_000
 _PAUSE_S = 0.001
 
@@ -23,8 +23,9 @@ _PAUSE_S = 0.001
 class Settling:
     """``add`` pieces; :meth:`finish` does what is left. What a piece raises goes to ``on_error``."""
 
-    def __init__(self, on_error: Callable[[BaseException], None]) -> None:
+    def __init__(self, on_error: Callable[[BaseException], None], wait_s: float) -> None:
         self._on_error = on_error
+        self._wait_s = wait_s
         self._pieces: deque[Callable[[], None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -33,7 +34,7 @@ class Settling:
         while len(self._pieces) > MOST:
             self._do(self._pieces.popleft())
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_WAIT_S, self._slice)
+            self._timer = asyncio.get_running_loop().call_later(self._wait_s, self._slice)
 
     def finish(self) -> None:
         """Do all that is left, now."""

@@ -25,6 +25,7 @@ _VERIFIED = 16
 _ENCODINGS_MOST = 24
 _SAMPLE_WORDS = 512
 _RATIO_FACTOR = 0.05
+_MORE_WORDS = 1.1
 
 
 class RatioPrompts:
@@ -176,7 +177,8 @@ class _CharacterTexts:
         return self.layout.shared(request) if request.prefix_blocks else []
 
     def _piece(self, segment: Segment, characters: int) -> str:
-        words = max(1, round(characters / self._pool.characters_per_word))
+        # Nearly always enough at once: texts differ in the length of their words.
+        words = max(1, round(characters / self._pool.characters_per_word * _MORE_WORDS)) + 1
         text = self._pool.text(segment.name, words)
         while len(text) + 1 < characters:
             words += max(1, round((characters - len(text)) / self._pool.characters_per_word))

@@ -98,6 +98,11 @@ class Ticket:
         self.reported = 0
         self.unreported = 0
 
+    @property
+    def counted(self) -> bool:
+        """Whether somebody counts its tokens as they come."""
+        return self.account != 0
+
     async def granted(self) -> None:
         """Wait for a slot; then ``backend`` and ``dispatched_ns`` are set. Raises NotServed."""
         await self._future

@@ -99,7 +99,7 @@ class ScriptedBackend:
         self.running = 0
         self.most_running = 0
 
-    async def generate(self, call: Call, on_tokens: OnTokens) -> WireResult:
+    async def generate(self, call: Call, on_tokens: OnTokens, *, each: bool = True) -> WireResult:
         self.calls.append(call.request_id)
         self.running += 1
         self.most_running = max(self.most_running, self.running)

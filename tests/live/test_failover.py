@@ -38,7 +38,7 @@ class Flaky(ScriptedBackend):
         self.refused: list[int] = []
         self.probed: list[int] = []
 
-    async def generate(self, call, on_tokens):
+    async def generate(self, call, on_tokens, *, each=True):
         if not self.down:
             return await super().generate(call, on_tokens)
         self.refused.append(call.request_id)

@@ -10,7 +10,7 @@ from loadgen.live.settle import MOST, Settling
 async def test_pieces_are_done_in_order_without_being_asked_for():
     done: list[int] = []
     last = asyncio.Event()
-    settling = Settling(lambda error: done.append(-1))
+    settling = Settling(lambda error: done.append(-1), 0.004)
     for number in range(MOST - 1):
         settling.add(lambda number=number: done.append(number))
     assert done == []
@@ -22,7 +22,7 @@ async def test_pieces_are_done_in_order_without_being_asked_for():
 async def test_finish_does_what_is_left_now_and_a_broken_piece_stops_no_other():
     done: list[str] = []
     errors: list[BaseException] = []
-    settling = Settling(errors.append)
+    settling = Settling(errors.append, 60)
 
     def broken() -> None:
         raise ValueError("broken")
@@ -36,9 +36,22 @@ async def test_finish_does_what_is_left_now_and_a_broken_piece_stops_no_other():
 async def test_a_loop_that_never_rests_leaves_no_more_than_a_bounded_backlog():
     """Pieces that come faster than slices are done as they come, oldest first."""
     done: list[int] = []
-    settling = Settling(lambda error: done.append(-1))
+    settling = Settling(lambda error: done.append(-1), 0.004)
     for number in range(10 * MOST):
         settling.add(lambda number=number: done.append(number))
     assert done == list(range(9 * MOST))
     settling.finish()
     assert done == list(range(10 * MOST))
+
+
+async def test_what_may_wait_longer_waits():
+    """Two kinds: the one that may not wait does not wait for the other."""
+    done: list[str] = []
+    soon, late = (Settling(lambda error: done.append("error"), wait_s) for wait_s in (0.001, 3600))
+    over = asyncio.Event()
+    late.add(lambda: done.append("late"))
+    soon.add(over.set)
+    await asyncio.wait_for(over.wait(), 30)
+    assert done == []
+    late.finish()
+    assert done == ["late"]

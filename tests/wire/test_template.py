@@ -63,11 +63,11 @@ def completion(text, **more):
 class Listener:
     """A response and all that was told of it. ``short``: segments may go past the parsers; ``past``: those that did."""
 
-    def __init__(self, *, short):
+    def __init__(self, *, short, each=True):
         self.told = []
         self.parsed = 0
         self.answer = OpenAiAnswer(lambda now_ns, count: self.told.append((now_ns, count)))
-        self.response = Response(self.answer, WireOptions(), LOOP)
+        self.response = Response(self.answer, WireOptions(), LOOP, each=each)
         self.link = SimpleNamespace(deliver=self.response.feed)
         if short:
             self.response.sent(self.link)
@@ -84,11 +84,16 @@ class Listener:
             self.link.deliver(data, now_ns)
         return self
 
-    def came_to(self):
+    def sums(self):
+        """The first and the last of what was told, and the tokens of all."""
+        told = self.told or [(None, 0)]
+        return told[0], told[-1][0], sum(1 if count is None else count for _, count in told)
+
+    def came_to(self, *, each=True):
         counts = self.answer.counts()
         tokens = None if counts.chunk_tokens is None else counts.chunk_tokens.tolist()
         return (
-            self.told,
+            self.told if each else self.sums(),
             self.answer.chunk_ns.tolist(),
             tokens,
             counts.output_tokens,
@@ -104,6 +109,10 @@ def both(segments):
     """The listener that may take short cuts, after it was seen to come to what one without them comes to."""
     short, long = Listener(short=True).feed(segments), Listener(short=False).feed(segments)
     assert short.came_to() == long.came_to()
+    later = Listener(short=True, each=False).feed(segments)
+    assert later.told[:1] == short.told[:1]
+    later.response.release()
+    assert later.came_to(each=False) == long.came_to(each=False)
     return short
 
 
@@ -154,6 +163,14 @@ def test_what_is_more_than_a_token_is_read(odd):
     assert listener.parsed >= 3
 
 
+def test_who_does_not_count_tokens_is_told_of_the_first_and_of_the_rest_at_the_end():
+    tokens = [framed(chat(text, token_ids=[5])) for text in ("a", "b", "c", "d")]
+    listener = Listener(short=True, each=False).feed([HEAD, *tokens])
+    assert listener.told == [(2, 1)]
+    listener.response.release()
+    assert listener.told == [(2, 1), (5, 3)]
+
+
 def test_sizes_in_capitals():
     tokens = [framed(chat("x" * n), "%X") for n in range(1, 40)]
     listener = both([HEAD, *tokens, *END])
@@ -165,7 +182,7 @@ def test_an_answer_whose_chunks_are_never_alike_is_not_tried_for_ever(monkeypatc
     monkeypatch.setattr(OpenAiAnswer, "template", lambda _self, payload: tried.append(payload) or template_of(payload))
     changing = [framed(chat("a").replace(b"1754000000", b"%d" % number)) for number in range(1, 60)]
     both([HEAD, *changing, *END])
-    assert len(tried) == 8
+    assert len(tried) == 8 * 2  # by each of the two listeners that try
 
 
 def test_no_token_counts_after_the_end():
