@@ -13,7 +13,8 @@ and buffer, nothing is answered.
 It prints ``ready PORT`` once it listens, and answers ``GET /stats`` with its own CPU time, so that whoever measures a
 client can say that the server was not the limit. Truth: one JSON line a request when it ended, times in ns of the
 host's monotonic clock, which all processes of a host share. A token's stamp is taken just before its bytes are handed
-to the socket (a write buffer limit of 0 makes uvloop write at once), so a client can never have seen it earlier.
+to the socket (a write buffer limit of 0 makes uvloop write at once), so a client can never have seen it earlier. With
+a truth, a request without an ``x-request-id`` is answered under an id of its own, by which it can be found there.
 """
 
 from __future__ import annotations
@@ -40,18 +41,20 @@ _HEAD = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
     b"cache-control: no-cache\r\ntransfer-encoding: chunked\r\n\r\n"
 )
-_ID = b'{"id":"chatcmpl-0123456789abcdef0123456789abcdef","object":"chat.completion.chunk","created":1754000000,'
-_CHAT = _ID + b'"model":"fast","choices":[{"index":0,"delta":{%s},"logprobs":null,"finish_reason":%s}]%s}'
-_TEXT = _ID + b'"model":"fast","choices":[{"index":0,"text":"%s","logprobs":null,"finish_reason":%s}]%s}'
+_ANSWER_ID = b"chatcmpl-0123456789abcdef0123456789abcdef"
+_ID = b'{"id":"%s","object":"chat.completion.chunk","created":1754000000,'
+_CHAT = _ID + b'"model":"fast","choices":[{"index":0,"delta":{%s},"logprobs":null,"finish_reason":%s}]}'
+_TEXT = _ID + b'"model":"fast","choices":[{"index":0,"text":"%s","logprobs":null,"finish_reason":%s}]}'
 _USAGE = _ID + b'"model":"fast","choices":[],"usage":{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d}}'
 
 
 class Truth(msgspec.Struct, frozen=True):
-    """What really happened to one request, ns of the monotonic clock. ``token_ns``: each token; ``role_ns``: the role
-    chunk, if one was sent.
+    """What really happened to one request, ns of the monotonic clock. ``client_id``: its ``x-request-id``; ``answer_id``:
+    the id that its answer bore; ``token_ns``: each token; ``role_ns``: the role chunk, if one was sent.
     """
 
     client_id: str | None
+    answer_id: str
     received_ns: int
     token_ns: list[int]
     role_ns: int | None
@@ -92,6 +95,7 @@ class Ledger:
 
     def __init__(self, truth: BinaryIO | None) -> None:
         self._truth = truth
+        self.keeps_truth = truth is not None
         self.requests = 0
         self.tokens = 0
         self.streamed = 0
@@ -124,18 +128,19 @@ def framed(payload: bytes) -> bytes:
 
 
 class Dialect:
-    """Ready-made events of the chat or the completions endpoint."""
+    """Ready-made events of the chat or the completions endpoint, all of one answer id."""
 
-    def __init__(self, *, chat: bool) -> None:
-        self.role = framed(_CHAT % (b'"role":"assistant","content":""', b"null", b"")) if chat else b""
-        token = (_CHAT if chat else _TEXT) % (b'"content":" token"' if chat else b" token", b"null", b"")
-        last = (_CHAT if chat else _TEXT) % (b'"content":" token"' if chat else b" token", b'"length"', b"")
-        self.token, self.last = framed(token), framed(last)
+    def __init__(self, *, chat: bool, answer_id: bytes = _ANSWER_ID) -> None:
+        self.answer_id = answer_id
+        form, text = (_CHAT, b'"content":" token"') if chat else (_TEXT, b" token")
+        self.role = framed(_CHAT % (answer_id, b'"role":"assistant","content":""', b"null")) if chat else b""
+        self.token = framed(form % (answer_id, text, b"null"))
+        self.last = framed(form % (answer_id, text, b'"length"'))
 
-    @staticmethod
-    def end(prompt: int, output: int) -> bytes:
+    def end(self, prompt: int, output: int) -> bytes:
         """The usage chunk, the closing mark, and the end of the HTTP message."""
-        return framed(_USAGE % (prompt, output, prompt + output)) + framed(b"[DONE]") + b"0\r\n\r\n"
+        usage = _USAGE % (self.answer_id, prompt, output, prompt + output)
+        return framed(usage) + framed(b"[DONE]") + b"0\r\n\r\n"
 
 
 CHAT, TEXT = Dialect(chat=True), Dialect(chat=False)
@@ -179,6 +184,9 @@ class Peer(asyncio.Protocol):
         if self._streaming:
             self._close_stream(finished=False)
 
+    def on_message_begin(self) -> None:
+        self._client_id = None
+
     def on_url(self, url: bytes) -> None:
         self._path += url
 
@@ -213,11 +221,13 @@ class Peer(asyncio.Protocol):
     def _begin(self, body: bytes, *, chat: bool) -> None:
         told = msgspec.json.decode(body, type=Body)
         self._streaming = True
-        self._dialect = CHAT if chat else TEXT
         self._left = told.max_tokens or told.max_completion_tokens or 100
         self._token_ns = array("q")
         self._role_ns = None
         self._server.ledger.began()
+        self._dialect = CHAT if chat else TEXT
+        if self._client_id is None and self._server.ledger.keeps_truth:
+            self._dialect = Dialect(chat=chat, answer_id=b"chatcmpl-%032x" % self._server.ledger.requests)
         self._server.first_request(self._received_ns)
         options = self._options
         later_ns = round(options.spread_ns * (self._server.ledger.requests * _GOLDEN % 1.0))
@@ -270,7 +280,8 @@ class Peer(asyncio.Protocol):
 
     def _close_stream(self, *, finished: bool) -> None:
         self._streaming = False
-        truth = Truth(self._client_id, self._received_ns, self._token_ns.tolist(), self._role_ns, finished)
+        answer_id, token_ns = self._dialect.answer_id.decode(), self._token_ns.tolist()
+        truth = Truth(self._client_id, answer_id, self._received_ns, token_ns, self._role_ns, finished)
         self._server.ledger.ended(truth)
 
 
