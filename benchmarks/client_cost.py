@@ -3,13 +3,14 @@
     python -m benchmarks.client_cost [--repeats 3] [--rounds 12] [--only NAME,NAME]
 
 Every client streams the same answers (100 tokens: 50 ms to the first, then one every 10 ms) over 64 users from the same
-server. While it runs, the CPU time of its whole process tree and the server's count of tokens are read every 0.2 s; the cost of
-a token is the CPU time over the tokens between the 15% and the 90% of the run. So start-up, whose cost varies by more than a
-run's tokens cost, is not in it, and neither is the writing of the results: both are in the column *fixed*, the rest of the
-whole run's CPU time. The repeats are interleaved (every client once, then every client again), so that a disturbance of the
-machine meets all of them, and the least of each figure is taken: what disturbs can only add; the largest stands beside it.
-*us/token* spreads the cost of a request over its tokens; *us/request* is the same per request. The server's own share of a
-CPU stands last: it must be far below 1, or the server was the limit.
+server. While it runs, the CPU time of its whole process tree and the server's count of tokens are read every 0.2 s; the
+cost of a token is the CPU time over the tokens between the 15% and the 90% of the run. So start-up, whose cost varies
+by more than a run's tokens cost, is not in it, and neither is the writing of the results: both are in the column
+*fixed*, the rest of the whole run's CPU time. The repeats are interleaved (every client once, then every client again),
+so that a disturbance of the machine meets all of them, and the least of each figure is taken: what disturbs can only
+add; the largest stands beside it. Every client's own result must hold every request with all its tokens, or it is left
+out. *us/token* spreads the cost of a request over its tokens; *us/request* is the same per request. The server's own
+share of a CPU stands last: it must be far below 1, or the server was the limit.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.client_harness import BenchError, Cost, FastServer, machine, run_measured
-from benchmarks.client_peers import CLIENTS, Client, Load, NotHere
+from benchmarks.client_peers import CLIENTS, Client, Load, Measured, NotHere
 from benchmarks.process_tree import tree_cpu_s
 
 STREAMS = 64
@@ -100,6 +101,13 @@ class Sampler:
         return (to_s - from_s) / (last - first) * 1e6
 
 
+def require_all(name: str, measured: Sequence[Measured], requests: int) -> None:
+    """BenchError unless the client itself says that it received all tokens of every request."""
+    whole = sum(row.gaps == TOKENS - 1 for row in measured)
+    if whole < requests:
+        raise BenchError(f"{name} received all {TOKENS} tokens of {whole} requests where {requests} were asked for")
+
+
 def run_once(client: Client, server: FastServer, requests: int) -> Run:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -113,6 +121,7 @@ def run_once(client: Client, server: FastServer, requests: int) -> Run:
         finally:
             sampler.finish()
         after = server.stats()
+        require_all(client.name, client.read(folder), requests)
     served = after.tokens - before.tokens
     # A peer may send a few requests of its own first (a ready check, a warm-up).
     if not requests * TOKENS <= served <= (requests + 2 * STREAMS) * TOKENS:

@@ -5,8 +5,8 @@ Peers are found, never installed:
 * vLLM's ``bench serve``: ``LMPERF_BENCH_VLLM`` names the python of an environment with vLLM (default: the one that `make
   test-engines` keeps in the user's cache); ``LMPERF_BENCH_TOKENIZER`` a folder with a tokenizer (default: the tiny model
   there), without which it cannot make prompts.
-* GuideLLM and AIPerf: ``LMPERF_BENCH_GUIDELLM`` and ``LMPERF_BENCH_AIPERF`` name their commands (default: on the PATH);
-  both need the tokenizer too.
+* GuideLLM (0.8's command line and results) and AIPerf: ``LMPERF_BENCH_GUIDELLM`` and ``LMPERF_BENCH_AIPERF`` name their
+  commands (default: on the PATH); both need the tokenizer too.
 * the two bare skeletons of :mod:`benchmarks.client_floors`: always there.
 
 One that cannot be found is skipped, and the table says why.
@@ -57,7 +57,8 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a client says of one request. ``key``: its ``x-request-id``, or what stands after the last dash of it;
+    """What a client says of one request. ``key``: its ``x-request-id``, or what stands after the last dash of it, or the
+    id of its answer; ``itl_ns``: the gaps between its tokens, or, with ``mean_of``, the mean of so many alone;
     ``first_ns``: the instant of its first token on the host's monotonic clock, None where the client keeps durations
     only.
     """
@@ -67,18 +68,24 @@ class Measured:
     e2e_ns: float
     itl_ns: NDArray[np.float64]
     first_ns: float | None = None
+    mean_of: int | None = None
+
+    @property
+    def gaps(self) -> int:
+        """One less than the tokens that the client received."""
+        return len(self.itl_ns) if self.mean_of is None else self.mean_of
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """``argv(load, folder)`` starts it, or raises NotHere; ``read(folder)`` gives what it measured, None where it
-    leaves no figure a request. ``doubts``: the exit code by which it says that it fell behind (lmperf's 107); its
-    figures are kept and marked, since a disturbed machine is what they are compared on. ``env``: variables that it needs.
+    """``argv(load, folder)`` starts it, or raises NotHere; ``read(folder)`` gives what it measured. ``doubts``: the exit
+    code by which it says that it fell behind (lmperf's 107); its figures are kept and marked, since a disturbed machine
+    is what they are compared on. ``env``: variables that it needs.
     """
 
     name: str
     argv: Callable[[Load, Path], list[str]]
-    read: Callable[[Path], list[Measured]] | None
+    read: Callable[[Path], list[Measured]]
     doubts: int | None = None
     env: Mapping[str, str] = field(default_factory=dict)
 
@@ -166,6 +173,21 @@ def _guidellm_argv(load: Load, folder: Path) -> list[str]:
     return [*argv, "--output", f"kind=json,path={folder / 'guidellm.json'}"]
 
 
+def guidellm_read(folder: Path) -> list[Measured]:
+    """Its figures of every request that it calls successful. It sends no ``x-request-id`` and keeps no gaps: of a request
+    it stamps the start (as the head is written), the first and the last chunk with text, and the end, on the wall clock.
+    """
+    told = json.loads((folder / "guidellm.json").read_text())
+    found = []
+    for row in told["benchmarks"][0]["requests"]["successful"]:
+        itl_ms = np.array([row["inter_token_latency_ms"]], dtype=np.float64)
+        ttft_ns, e2e_ns = row["time_to_first_token_ms"] * 1e6, row["request_latency"] * 1e9
+        # The count of the chunks that it received: its `output_tokens` is what the server's usage chunk says.
+        gaps = row["info"]["timings"]["token_iterations"] - 1
+        found.append(Measured(row["response_id"], ttft_ns, e2e_ns, itl_ms * 1e6, mean_of=gaps))
+    return found
+
+
 def _aiperf_argv(load: Load, folder: Path) -> list[str]:
     argv = [_command("LMPERF_BENCH_AIPERF", "aiperf"), "profile", "--model", "fast", "--url", load.url, "--streaming"]
     argv += ["--endpoint-type", "chat", "--concurrency", str(load.streams), "--request-count", str(load.requests)]
@@ -219,7 +241,7 @@ AIOHTTP = Client("floor: bare aiohttp", _floor_argv("aiohttp"), _floor_read)
 CLIENTS = (
     LMPERF,
     VLLM,
-    Client("GuideLLM", _guidellm_argv, None),
+    Client("GuideLLM", _guidellm_argv, guidellm_read),
     Client("AIPerf", _aiperf_argv, _aiperf_read, env={"HF_HUB_OFFLINE": ""}),
     AIOHTTP,
     PROTOCOL,
