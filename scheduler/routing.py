@@ -1,12 +1,10 @@
-"""Which backend runs a request, when several stand behind one queue: the one with the least outstanding work.
+"""Which backend runs a request, when several stand behind one queue.
 
 Work is what the requests at a backend cost (prompt and estimated output, :mod:`scheduler.cost`), not how many there are:
-ten short questions are less than two long documents. It counts from the dispatch to the end. Equal work: fewer requests,
-then the order in which the backends were configured.
+ten short questions are less than two long documents. It counts from the dispatch to the end.
 
-With ``affinity: prefix`` a request whose first prefix block was last sent to some backend goes there again, for the sake
-of its prefix cache, while that backend has room and its work is at most ``slack`` above the least of those with room. The
-policy has chosen the request before; affinity never lets one overtake another, nor wait while any backend has room.
+The policy has chosen the request before; the rules (:mod:`scheduler.route_rules`) choose among the backends with room, so none
+lets a request overtake another, nor wait while any backend has room.
 
 A request that failed at a backend avoids it when it is placed again, unless only that one has room.
 """
@@ -20,29 +18,68 @@ import msgspec
 
 from scheduler.cost import CostModel, OutputEstimate
 from scheduler.request import Request
+from scheduler.route_rules import BySession, LeastWork, LongestPrefix, RoundRobin
 from scheduler.slots import BackendSlots, Slots
 from tenants.tenant import Tenant
 
-_KEPT_PREFIXES = 65_536
+_KEPT_BLOCKS = 65_536
 
 
-class Affinity(StrEnum):
-    """Whether a request returns to the backend that has its prefix."""
+class Rule(StrEnum):
+    """How one of several backends is chosen; see :mod:`scheduler.route_rules`."""
 
-    NONE = "none"
+    LEAST_WORK = "least_work"
+    ROUND_ROBIN = "round_robin"
     PREFIX = "prefix"
+    SESSION = "session"
 
 
 class Routing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``slack``: in cost units, how much more work than the least a backend may have and still be preferred for its
-    prefix cache. The default is the cost of an 8,192-token prompt."""
+    """``slack``: of ``prefix``, in cost units: how much more work than the least a backend may have and still be preferred for
+    its prefix cache; None: however much. The default is the cost of an 8,192-token prompt."""
 
-    affinity: Affinity = Affinity.NONE
-    slack: float = 8192.0
+    rule: Rule = Rule.LEAST_WORK
+    slack: float | None = 8192.0
 
     def __post_init__(self) -> None:
-        if not self.slack >= 0:
-            raise ValueError(f"routing: slack must be >= 0 cost units, got {self.slack}")
+        if self.slack is not None and not 0 <= self.slack < float("inf"):
+            raise ValueError(f"routing: slack must be >= 0 cost units, or null (no bound), got {self.slack}")
+
+    @classmethod
+    def parse(cls, text: str) -> Routing:
+        """``prefix``, ``prefix:slack=65536`` or ``prefix:slack=null``. Raises ValueError that says what would be right."""
+        name, colon, setting = text.partition(":")
+        if name not in set(Rule):
+            raise ValueError(f"there is no rule {name!r}: one of {', '.join(Rule)}")
+        if not colon:
+            return cls(rule=Rule(name))
+        key, _, value = setting.partition("=")
+        if name != Rule.PREFIX or key != "slack":
+            raise ValueError(f"{text!r} sets {key!r}, and only prefix has a setting, its slack")
+        if value == "null":
+            return cls(rule=Rule.PREFIX, slack=None)
+        try:
+            slack = float(value)
+        except ValueError:
+            raise ValueError(f"slack is {value!r}, which is neither a number of cost units nor null") from None
+        return cls(rule=Rule.PREFIX, slack=slack)
+
+    @property
+    def reads_prefixes(self) -> bool:
+        """Whether the blocks of a prompt may decide."""
+        return self.rule in (Rule.PREFIX, Rule.SESSION)
+
+    @property
+    def text(self) -> str:
+        """What results call it."""
+        if self.rule is not Rule.PREFIX:
+            return self.rule.value
+        return "prefix, no slack bound" if self.slack is None else f"prefix, slack {self.slack:g}"
+
+
+def routed_text(servers: int, routing: Routing) -> str:
+    """``2 servers behind one queue, routing prefix, slack 8192``; empty for one, between which nothing decides."""
+    return "" if servers < 2 else f"{servers} servers behind one queue, routing {routing.text}"
 
 
 class Router:
@@ -53,10 +90,8 @@ class Router:
     ) -> None:
         self._backends = {name: BackendSlots(name, of) for name, of in slots.items()}
         self._cost = cost
-        self._routing = routing
-        self._slack = _thousandths(routing.slack)
+        self._rule = self._rule_of(routing)
         self._estimates: dict[str, OutputEstimate] = {}
-        self._last_at: dict[int, str] = {}
         self._avoided: dict[int, str] = {}
         self.set_tenants(tenants)
 
@@ -77,8 +112,8 @@ class Router:
     def set_state(self, name: str, *, up: bool) -> None:
         """A backend that went down comes back without its prefix cache."""
         self._backends[name].up = up
-        if not up and self._last_at:
-            self._last_at = {block: at for block, at in self._last_at.items() if at != name}
+        if not up:
+            self._rule.lost(name)
 
     def has_room(self) -> bool:
         """Whether any backend takes one more request."""
@@ -96,8 +131,7 @@ class Router:
         backend = self._choose(request)
         estimate = self._estimates[request.tenant].of(request)
         backend.occupy(request, _thousandths(self._cost.of(request.prompt_tokens, estimate)))
-        if self._routing.affinity is Affinity.PREFIX and request.prefix_blocks:
-            self._remember(request.prefix_blocks[0], backend.name)
+        self._rule.placed(request, backend)
         return backend
 
     def avoid(self, request_id: int, name: str) -> None:
@@ -118,20 +152,18 @@ class Router:
         roomy = [backend for backend in self._backends.values() if backend.has_room()]
         if self._avoided and (avoided := self._avoided.pop(request.id, None)) is not None:
             roomy = [backend for backend in roomy if backend.name != avoided] or roomy
-        least = min(roomy, key=BackendSlots.load)
-        if self._routing.affinity is Affinity.PREFIX and request.prefix_blocks:
-            last_at = self._last_at.get(request.prefix_blocks[0])
-            for backend in roomy:
-                if backend.name == last_at and backend.work <= least.work + self._slack:
-                    return backend
-        return least
+        return self._rule.choose(roomy, request)
 
-    def _remember(self, block: int, name: str) -> None:
-        """The most recently used prefixes, as many as are kept."""
-        self._last_at.pop(block, None)
-        self._last_at[block] = name
-        if len(self._last_at) > _KEPT_PREFIXES:
-            del self._last_at[next(iter(self._last_at))]
+    def _rule_of(self, routing: Routing) -> LeastWork:
+        match routing.rule:
+            case Rule.LEAST_WORK:
+                return LeastWork()
+            case Rule.ROUND_ROBIN:
+                return RoundRobin(self._backends)
+            case Rule.PREFIX:
+                return LongestPrefix(None if routing.slack is None else _thousandths(routing.slack), _KEPT_BLOCKS)
+            case Rule.SESSION:
+                return BySession()
 
 
 def _thousandths(cost: float) -> int:

@@ -27,7 +27,7 @@ from backends.reference import REFERENCE, RIGHT, resolve_references
 from backends.usage import UsageParser
 from backends.wire.options import WireOptions
 from scheduler.auto_rule import AutoRule, Follows, usual_rule
-from scheduler.routing import Affinity, Routing
+from scheduler.routing import Routing, Rule
 from scheduler.slots import Slots
 from tenants.tenant import Tenant
 
@@ -81,9 +81,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--min-slots", type=int, metavar="N", help="with --auto-slots: never fewer (default: 40, 1)")
     parser.add_argument("--max-slots", type=int, metavar="N", help="with --auto-slots: never more (default: 128, 1024)")
     parser.add_argument(
-        "--affinity",
-        choices=[affinity.value for affinity in Affinity],
-        help="prefix: a prompt goes where its first kilobyte went last, while that upstream has room",
+        "--routing",
+        choices=[rule.value for rule in Rule],
+        help="which upstream with room a request goes to; prefix, session: by the prompt's first kilobyte (default: "
+        "least_work)",
     )
     parser.add_argument("--admin-key", metavar="REF", help=f"opens /admin to this key, as {RIGHT} (default: closed)")
     for flag, (_, kind, text) in _LIMITS.items():
@@ -107,8 +108,9 @@ def config_from_args(args: argparse.Namespace, base: GatewayConfig | None = None
         if getattr(args, name) is not None:
             given[name] = getattr(args, name)
     given["auto"] = _auto(args, None if base is None else base.auto)
-    if args.affinity is not None:
-        given["routing"] = Routing(affinity=Affinity(args.affinity))
+    if args.routing is not None:
+        routing = Routing() if base is None else base.routing
+        given["routing"] = msgspec.structs.replace(routing, rule=Rule(args.routing))
     if args.policy is not None or args.policy_option:
         inherited: Mapping[str, object] = {} if base is None or args.policy is not None else base.options
         given["options"] = {**inherited, **dict(_option(text) for text in args.policy_option)}

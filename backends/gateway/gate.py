@@ -30,7 +30,6 @@ from scheduler.drivers.live import LiveDriver
 from scheduler.events import PolicyChanged, TenantsChanged
 from scheduler.policies.build import PolicyContext, build_policy
 from scheduler.request import Outcome
-from scheduler.routing import Affinity
 from scheduler.slots import Slots
 from tenants.slo import Slo
 from tenants.tenant import Tenant
@@ -120,7 +119,7 @@ class Gate:
 
     def prefix_blocks(self, prefix: bytes) -> tuple[int, ...]:
         """What routing by prefix compares, in place of a prompt's first kilobyte: a hash that nobody else can compute."""
-        if self.config.routing.affinity is Affinity.NONE or not prefix:
+        if not self.config.routing.reads_prefixes or not prefix:
             return ()
         return (int.from_bytes(blake2b(prefix, digest_size=8, key=self._prefix_key).digest()) >> 1,)
 

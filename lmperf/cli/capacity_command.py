@@ -31,6 +31,7 @@ from lmperf.wiring.confirm import LiveCheck
 from lmperf.wiring.offline import policy_choices
 from lmperf.wiring.variants import pinned, under_policy
 from loadgen.offline.workers import Workers
+from scheduler.routing import Routing
 
 FILE = "capacity.json"
 
@@ -43,7 +44,17 @@ def run(args: argparse.Namespace) -> ExitCode:
     choices = None if args.policies is None else policy_choices(args.policies)
     if choices is not None and not choices:
         raise ScenarioError.single("<flags>", "--policies names no policy", "fifo,wfq,slo_aware, or all")
-    study = study_of(scenario, seeds=args.seeds, at=None if args.at is None else At(args.at))
+    routing = None if args.routing is None else _routing(args.routing)
+    if routing is not None and args.live:
+        remedy = "state it there: --set backend.routing=RULE"
+        raise ScenarioError.single(
+            "<flags>", "--routing is for simulated replicas, and --live runs the scenario", remedy
+        )
+    study = study_of(scenario, seeds=args.seeds, at=None if args.at is None else At(args.at), routing=routing)
+    if routing is not None and args.target_rate is None and len(study.plan.backend.urls) < 2:
+        raise ScenarioError.single(
+            "<flags>", "--routing chooses between servers, and there is one", "add --target-rate"
+        )
     if args.target_rate is not None:
         study.factor_for(args.target_rate)
     wanted = [own_choice(study)] if choices is None else queued_choices(study, choices)
@@ -87,6 +98,14 @@ def _check(args: argparse.Namespace) -> None:
         raise ScenarioError.single("<flags>", f"--target-rate is {args.target_rate}", "requests/s above 0")
     if not 0 < args.live_duration < float("inf"):
         raise ScenarioError.single("<flags>", f"--live-duration is {args.live_duration}", "seconds above 0")
+
+
+def _routing(text: str) -> Routing:
+    """``prefix`` or ``prefix:slack=65536``."""
+    try:
+        return Routing.parse(text)
+    except ValueError as error:
+        raise ScenarioError.single("<flags>", f"--routing: {error}", "such as prefix or prefix:slack=65536") from error
 
 
 def _say(console: Console, answer: CapacityAnswer) -> None:

@@ -20,7 +20,8 @@ def print_points(console: Console, study: Study, found: PolicyCapacity) -> None:
     title = f"{found.choice.label}: every load tried, attainment in % [95% interval] (target)"
     console.print(_points_table(title, "load", study, found.capacity.points))
     if found.fleet is not None and found.fleet.points:
-        title = f"{found.choice.label}: replicas behind one queue at the target rate"
+        routing = study.plan.backend.routing.text
+        title = f"{found.choice.label}: replicas behind one queue at the target rate, routing {routing}"
         console.print(_points_table(title, "replicas", study, found.fleet.points))
 
 
@@ -118,6 +119,7 @@ def answer_data(answer: CapacityAnswer) -> dict[str, object]:
         "seeds": list(study.seeds),
         "targets": study.targets,
         "target_rate_per_s": answer.target_rate,
+        "routing": study.plan.backend.routing.text,
         "interrupted": answer.interrupted,
         "notes": list(study.warnings),
         "policies": [_policy_data(answer, found) for found in answer.policies],

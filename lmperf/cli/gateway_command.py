@@ -168,7 +168,7 @@ def _recorded(
             load_mode="open",
             policy=config.policy,
             policy_options=dict(config.options),
-            slots=slots_data(config.upstreams[0].slots, config.auto, slots if len(slots) > 1 else {}),
+            slots=slots_data(config.upstreams[0].slots, config.auto, slots if len(slots) > 1 else {}, config.routing),
             start_monotonic_ns=gateway.started_ns,
             start_utc=datetime.now(UTC).isoformat(timespec="milliseconds"),
         )

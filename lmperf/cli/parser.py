@@ -166,7 +166,8 @@ def _simulate(parser: argparse.ArgumentParser) -> None:
         "Replay a captured trace (a run folder or a file) or a scenario in the simulator under several policies. A trace is "
         "calibrated first, and how well the captured run is reproduced is printed before any comparison. With --set, a trace "
         "is compared with itself under that difference: rate=1.3, tenants.NAME.rate=2, tenants.NAME.weight=2, "
-        "tenants.NAME.remove=true, tenants.NEW.add_like=NAME, slots.sequences=32, server.max_num_seqs=128, replicas=2."
+        "tenants.NAME.remove=true, tenants.NEW.add_like=NAME, slots.sequences=32, server.max_num_seqs=128, replicas=2, "
+        "routing=prefix."
     )
     parser.add_argument(
         "source", nargs="?", help="run folder, trace file, scenario file, or the name of a built-in scenario"
@@ -214,6 +215,12 @@ def _capacity(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, default=10, metavar="N", help="runs of each load (default: %(default)s)")
     parser.add_argument("--tolerance", type=float, default=0.02, metavar="X", help="relative width to stop at (0.02)")
     parser.add_argument("--target-rate", type=float, metavar="R", help="how many replicas take R requests/s in all")
+    parser.add_argument(
+        "--routing",
+        metavar="RULE",
+        help="which of the replicas a request goes to: least_work, round_robin, prefix, session; prefix:slack=65536 "
+        "(default: the scenario's backend.routing, least_work)",
+    )
     parser.add_argument("--at", choices=("none", "baseline", "raised"), help="which load of the scenario is load 1")
     parser.add_argument("--processes", type=int, metavar="N", help="default: all cores")
     _live_flags(parser, "three loads around the answer")

@@ -21,6 +21,8 @@ def print_plan(plan: Plan) -> None:
     queue = f"policy {plan.policy.name}, slots: {slots_text(slots.sequences, slots.prefill_tokens)}"
     console.print(f"queueing: {queue if plan.policy.queues else 'the target (no queue of ours)'}")
     console.print(f"backend: {plan.backend.where} {plan.backend.server_model or ''}")
+    if plan.routed:
+        console.print(f"servers: {plan.routed}", soft_wrap=True)
     if plan.workers > 1:
         console.print(f"workers: {plan.workers} processes carry a live run")
     if plan.saturation is not None:

@@ -94,7 +94,8 @@ def _scenario(args: argparse.Namespace, choices: Sequence[PolicyChoice]) -> Work
             raise KeyboardInterrupt
         whole = len({seed for _, _, seed in answer.cells.results}) if answer.cells.interrupted else seeds
         _say_scenario(console, answer, whole)
-        _write(directory, [(c.noisy, c.verdicts) for c in answer.comparisons], command=args.argv, answer=answer)
+        comparisons = [(c.noisy, c.verdicts) for c in answer.comparisons]
+        _write(directory, comparisons, command=args.argv, answer=answer, routed=answer.plan.routed)
         if answer.cells.interrupted:
             done, planned = len(answer.cells.results), len(list(answer.experiment.jobs()))
             console.print(f"interrupted: {done} of {planned} simulated runs; figures are of what was finished")
@@ -107,7 +108,7 @@ def _say_scenario(console: Console, answer: ScenarioAnswer, seeds: int) -> None:
     plan = answer.plan
     console.print(
         f"scenario {plan.name}, server model {answer.server.name}, saturation {plan.saturation or 0:,.0f} cost units/s, "
-        f"{seeds} seeds",
+        f"{seeds} seeds{plan.routed and f'; {plan.routed}'}",
         soft_wrap=True,
     )
     for comparison in answer.comparisons:
@@ -129,8 +130,7 @@ def _trace(args: argparse.Namespace, choices: Sequence[PolicyChoice]) -> Work:
     if args.server_model is None:
         progress.stage("fitting a server model to it")
     server, fit = server_for(captured, args.server_model)
-    if what_if is not None:
-        apply(what_if, captured, server)
+    routed = captured.routed if what_if is None else apply(what_if, captured, server).routed
 
     def work(progress: Progress, console: Console, directory: Path) -> None:
         progress.stage(f"{args.source}: {len(captured.trace)} requests of {len(captured.tenants)} tenants")
@@ -150,8 +150,15 @@ def _trace(args: argparse.Namespace, choices: Sequence[PolicyChoice]) -> Work:
             )
             answer = replace(answer, comparisons=[found])
             progress.done()
-            say_trace(console, answer, what_if.text)
-            _write(directory, [(found.noisy, found.verdicts)], command=args.argv, answer=answer, what_if=what_if.text)
+            say_trace(console, answer, what_if.text, routed)
+            _write(
+                directory,
+                [(found.noisy, found.verdicts)],
+                command=args.argv,
+                answer=answer,
+                what_if=what_if.text,
+                routed=routed,
+            )
             return
         progress.stage("deriving baseline and raised loads")
         answer = simulate_trace(
@@ -162,14 +169,16 @@ def _trace(args: argparse.Namespace, choices: Sequence[PolicyChoice]) -> Work:
             on_progress=_counted(progress, "simulated runs"),
         )
         progress.done()
-        say_trace(console, answer)
-        _write(directory, [(c.noisy, c.verdicts) for c in answer.comparisons], command=args.argv, answer=answer)
+        say_trace(console, answer, routed=routed)
+        comparisons = [(c.noisy, c.verdicts) for c in answer.comparisons]
+        _write(directory, comparisons, command=args.argv, answer=answer, routed=routed)
 
     return work
 
 
-def say_trace(console: Console, answer: TraceAnswer, what_if: str | None = None) -> None:
-    """The whole answer in the terminal. ``what_if``: the difference that the comparison is about, if one was asked for."""
+def say_trace(console: Console, answer: TraceAnswer, what_if: str | None = None, routed: str = "") -> None:
+    """The whole answer in the terminal. ``what_if``: the difference that the comparison is about, if one was asked for;
+    ``routed``: between which servers, where there are several."""
     law = answer.server.law
     source = "as named" if answer.fit is None else f"fitted to this trace, {answer.fit.how}"
     attended = f" + {law.attended_us * 1000:.2f} ns/attended pair" if law.attended_us else ""
@@ -182,8 +191,8 @@ def say_trace(console: Console, answer: TraceAnswer, what_if: str | None = None)
     print_as_captured(console, answer.as_captured)
     if what_if is not None:
         console.print(
-            f"what if ({what_if}): below, the baseline is the trace as captured and the raised load is that difference; one "
-            "realisation (no intervals)",
+            f"what if ({what_if}): below, the baseline is the trace as captured and the raised load is that difference"
+            f"{routed and f' ({routed})'}; one realisation (no intervals)",
             soft_wrap=True,
         )
         for comparison in answer.comparisons:
@@ -191,7 +200,7 @@ def say_trace(console: Console, answer: TraceAnswer, what_if: str | None = None)
         return
     console.print(
         f"derived loads: baseline 0.75 of saturation ({answer.saturation or 0:,.0f} cost units/s at these slots), raised 1.2 "
-        "times that; arrivals of the trace scaled, one realisation (no intervals)",
+        f"times that{routed and f'; {routed}'}; arrivals of the trace scaled, one realisation (no intervals)",
         soft_wrap=True,
     )
     for comparison in answer.comparisons:
@@ -205,6 +214,7 @@ def _write(
     command: Sequence[str],
     answer: ScenarioAnswer | TraceAnswer,
     what_if: str | None = None,
+    routed: str = "",
 ) -> None:
     data = [
         {"noisy": list(noisy), "policies": [msgspec.to_builtins(verdict) for verdict in verdicts]}
@@ -215,6 +225,7 @@ def _write(
             msgspec.json.encode(
                 {"schema": "lmperf.comparison/1.0", "comparisons": data}
                 | ({} if what_if is None else {"what_if": what_if})
+                | ({"routing": routed} if routed else {})
             ),
             indent=2,
         )

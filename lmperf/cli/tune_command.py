@@ -91,6 +91,8 @@ def _say(console: Console, answer: TuneAnswer) -> None:
             verdict.throughput_ratio.format(3),
         )
     console.print(table)
+    if answer.raised.routed:
+        console.print(answer.raised.routed, soft_wrap=True)
     console.print(recommendation(answer), soft_wrap=True)
 
 
@@ -117,6 +119,7 @@ def _write(directory: Path, answer: TuneAnswer, checks: Sequence[LiveCheck]) -> 
         "scenario": answer.raised.name,
         "seeds": answer.seeds,
         "targets": answer.targets,
+        **({"routing": answer.raised.routed} if answer.raised.routed else {}),
         "interrupted": answer.interrupted,
         "recommendation": None
         if best is None

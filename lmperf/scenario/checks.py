@@ -16,7 +16,7 @@ from lmperf.scenario.tenant_model import SloModel
 from lmperf.scenario.trace_checks import trace_faults
 from lmperf.scenario.view import View, tenant_groups, tenant_names
 from scheduler.auto_rule import Follows
-from scheduler.routing import Affinity
+from scheduler.routing import Routing, Rule
 from tenants.thresholds import ThresholdError, parse_threshold
 
 EMBEDDED = "emulated"
@@ -117,10 +117,14 @@ def _backend(view: View) -> Iterator[Fault]:
 
 def _servers(view: View, backend: BackendModel) -> Iterator[Fault]:
     path: Path = ("backend",)
+    routing = backend.routing
+    if routing.slack != Routing().slack and routing.rule is not Rule.PREFIX:
+        problem = f"is a bound of the rule `prefix`, and the rule is `{routing.rule}`"
+        yield view.fault((*path, "routing", "slack"), problem, "add rule: prefix, or remove it")
     if backend.urls is None:
-        if backend.affinity is not Affinity.NONE:
+        if routing.rule is not Rule.LEAST_WORK:
             remedy = "name them: urls: [..., ...]"
-            yield view.fault((*path, "affinity"), "chooses between servers, and there is one", remedy)
+            yield view.fault((*path, "routing"), "chooses between servers, and there is one", remedy)
         return
     if backend.url is not None:
         yield view.fault((*path, "urls"), "is given beside url", "give one of the two")

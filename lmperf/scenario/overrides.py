@@ -28,7 +28,7 @@ ALTERNATIVES: dict[type[Part], tuple[tuple[frozenset[str], frozenset[str]], ...]
         for one in ("rate", "load", "share", "users")
     ),
     BackendModel: (
-        (frozenset({"url"}), frozenset({"urls", "affinity", "affinity_slack"})),
+        (frozenset({"url"}), frozenset({"urls", "routing"})),
         (frozenset({"urls"}), frozenset({"url"})),
     ),
     ScenarioModel: (

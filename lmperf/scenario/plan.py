@@ -15,7 +15,7 @@ from lmperf.scenario.model import At, Growth
 from lmperf.scenario.server_model import Endpoint
 from scheduler.auto_rule import Follows
 from scheduler.cost import CostModel
-from scheduler.routing import Routing
+from scheduler.routing import Routing, routed_text
 from scheduler.slots import Slots
 from tenants.tenant import Tenant
 from tenants.thresholds import Threshold
@@ -198,6 +198,11 @@ class Plan:
     def window(self) -> Window | None:
         """What is judged; None while the duration is not known."""
         return None if self.duration_ns is None else self.judged.window(self.duration_ns)
+
+    @property
+    def routed(self) -> str:
+        """Several servers and what decides between them, in words; empty for one."""
+        return routed_text(len(self.backend.urls), self.backend.routing)
 
     @property
     def in_contract(self) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field
 
 from lmperf.scenario.base import MillisecondsOrZero, NotNegative, Part, Positive, PositiveInt, Seconds
 from scheduler.auto_rule import Follows, usual_rule
-from scheduler.routing import Affinity, Routing
+from scheduler.routing import Routing, Rule
 
 
 class Endpoint(StrEnum):
@@ -67,6 +67,27 @@ class ServerModel(Part):
         return {"url": value} if isinstance(value, str) else value
 
 
+class RoutingModel(Part):
+    """Which of several servers a request goes to. Short form: the rule."""
+
+    short_schema: ClassVar[dict[str, Any] | None] = {"type": "string", "enum": [rule.value for rule in Rule]}
+
+    rule: Annotated[Rule, Field(strict=False)] = Field(
+        Rule.LEAST_WORK,
+        description="`least_work`: the least outstanding work. `round_robin`: one after the other. `prefix`: who was sent most "
+        "of the prompt's prefix blocks, among those with not too much work. `session`: always the same for one session, "
+        "else for one first prefix block. Always one with a free slot.",
+    )
+    slack: NotNegative | None = Field(
+        Routing().slack,
+        description="With `prefix`: how much more outstanding work than the least is not too much, cost units; null: no bound.",
+    )
+
+    @classmethod
+    def expand(cls, value: object) -> object:
+        return {"rule": value} if isinstance(value, str) else value
+
+
 class BackendModel(Part):
     """Where requests run. Short form: the kind, or a URL."""
 
@@ -84,16 +105,10 @@ class BackendModel(Part):
         None,
         min_length=1,
         description="Several servers of one model behind one queue, in place of `url`; each with the slots that `slots` "
-        "says, or its own. A request goes to the one with the least outstanding work.",
+        "says, or its own; `routing` says which a request goes to.",
     )
-    affinity: Annotated[Affinity, Field(strict=False)] = Field(
-        Affinity.NONE,
-        description="With `urls`: `prefix` sends a request to the server that had its first prefix block last, while "
-        "that one has a free slot and not too much work.",
-    )
-    affinity_slack: NotNegative = Field(
-        Routing().slack,
-        description="With `affinity: prefix`: how much more outstanding work than the least is not too much, cost units.",
+    routing: RoutingModel = Field(
+        default_factory=RoutingModel, description="With `urls`: which of the servers a request goes to."
     )
     model: str | None = Field(None, description="Model to ask for. Default: the first that the server lists.")
     endpoint: Annotated[Endpoint, Field(strict=False)] = Field(

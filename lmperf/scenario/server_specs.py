@@ -37,7 +37,7 @@ def backend_of(scenario: Scenario, faults: list[Fault]) -> BackendSpec:
         kind=kind,
         url=None if model.url is None else _normal(model.url),
         urls={name: _normal(server.url) for name, server in servers_of(model).items()},
-        routing=Routing(affinity=model.affinity, slack=model.affinity_slack),
+        routing=Routing(rule=model.routing.rule, slack=model.routing.slack),
         model=model.model,
         endpoint=model.endpoint,
         server_model=_server_model(scenario, faults),

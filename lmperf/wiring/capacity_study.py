@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lmperf.scenario.load import Scenario
 from lmperf.scenario.model import At
@@ -13,6 +13,7 @@ from lmperf.wiring.servers import server_model_of
 from lmperf.wiring.sources import SourceError, arrivals_end_ns, growth_of, recipe_of, source_of
 from loadgen.offline.cell import DrawnRecipe, Recipe, ReplayRecipe
 from loadgen.workload.arrivals import expected_arrivals
+from scheduler.routing import Routing
 from scheduler.server_model.spec import ServerModelSpec
 from tenants.tenant import Tenant
 
@@ -64,9 +65,12 @@ class Study:
         return _targets([planned.tenant for planned in self.plan.tenants])
 
 
-def study_of(scenario: Scenario, *, seeds: int, at: At | None = None) -> Study:
-    """Raises SourceError when there is nothing to search for, or nothing to search with."""
+def study_of(scenario: Scenario, *, seeds: int, at: At | None = None, routing: Routing | None = None) -> Study:
+    """``routing``: in place of the scenario's, between its servers and between replicas. Raises SourceError when there is
+    nothing to search for, or nothing to search with."""
     plan = resolve_with_saturation(scenario, at=at)
+    if routing is not None:
+        plan = replace(plan, backend=replace(plan.backend, routing=routing))
     server = server_model_of(plan.backend)
     if server is None:
         raise SourceError(

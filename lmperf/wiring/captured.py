@@ -29,7 +29,7 @@ from scheduler.auto_rule import AutoRule
 from scheduler.calibration.calibrate import calibrate, limits_seen
 from scheduler.calibration.step_law import fit_law
 from scheduler.cost import CostModel
-from scheduler.routing import Routing
+from scheduler.routing import Routing, routed_text
 from scheduler.server_model.spec import ServerLimits, ServerModelSpec, load_server_model, server_model_of
 from scheduler.slots import Slots
 from tenants.tenant import Tenant
@@ -58,6 +58,11 @@ class CapturedRun:
     def all_slots(self) -> list[Slots]:
         """The slots of each server."""
         return list(self.backends.values()) or [self.slots]
+
+    @property
+    def routed(self) -> str:
+        """``2 servers behind one queue, routing prefix, slack 8192``; empty for one."""
+        return routed_text(len(self.all_slots), self.routing)
 
     @property
     def arrivals(self) -> str:
@@ -121,7 +126,7 @@ def captured_run(path: Path | str, *, recorded: bool) -> CapturedRun:
         noisy=() if plan is None else plan.noisy,
         auto=_auto(metadata, plan),
         backends=_backends(metadata, plan),
-        routing=Routing() if plan is None else plan.backend.routing,
+        routing=_routing(metadata, plan),
     )
 
 
@@ -134,6 +139,11 @@ def _auto(metadata: TraceMetadata, plan: Plan | None) -> AutoRule | None:
 def _backends(metadata: TraceMetadata, plan: Plan | None) -> Mapping[str, Slots]:
     told = (metadata.slots or {}).get("backends")
     return plan.slots.own if plan is not None else {} if told is None else msgspec.convert(told, dict[str, Slots])
+
+
+def _routing(metadata: TraceMetadata, plan: Plan | None) -> Routing:
+    told = (metadata.slots or {}).get("routing")
+    return plan.backend.routing if plan is not None else Routing() if told is None else msgspec.convert(told, Routing)
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,7 @@ class Measured:
             load_mode="closed" if closed else "open",
             queueing="policy" if plan.policy.queues else "target",
             server_model=None if server is None else msgspec.to_builtins(server),
-            slots=slots_data(slots_of(plan), auto_of(plan), plan.slots.own),
+            slots=slots_data(slots_of(plan), auto_of(plan), plan.slots.own, plan.backend.routing),
             policy=plan.policy.name,
             policy_options=dict(plan.policy.options),
             prefix_block_tokens=self.block_tokens,

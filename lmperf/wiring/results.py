@@ -152,7 +152,7 @@ def plan_as_data(plan: Plan) -> dict[str, Any]:
         },
         "policy": {"name": plan.policy.name, **plan.policy.options},
         "workers": plan.workers,
-        "slots": slots_data(slots_of(plan), auto_of(plan), plan.slots.own),
+        "slots": slots_data(slots_of(plan), auto_of(plan), plan.slots.own, plan.backend.routing),
         "load": {"at": plan.at.value, "noisy": list(plan.noisy), "saturation_cost_units_per_s": plan.saturation},
         "tenants": {
             planned.tenant.name: {

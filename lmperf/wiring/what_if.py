@@ -2,7 +2,8 @@
 
 ``rate=1.3`` all arrivals; ``tenants.NAME.rate=2`` one tenant's; ``tenants.NAME.weight=2`` its share;
 ``tenants.NAME.remove=true``; ``tenants.NEW.add_like=NAME``; ``slots.sequences=32``, ``slots.prefill_tokens=4096``;
-``server.max_num_seqs=128`` and the server model's other limits; ``replicas=2``.
+``server.max_num_seqs=128`` and the server model's other limits; ``replicas=2``; ``routing=prefix`` between them, with
+``routing.slack=65536`` (:mod:`scheduler.routing`).
 
 More load: gaps are divided and rows cycled (:mod:`loadgen.workload.replay`). An added tenant has the rows of the one it is
 like, begun elsewhere: its times are turned round the trace by the golden ratio of its length, so that two alike do not
@@ -32,6 +33,7 @@ from loadgen.offline.replicas import ReplicatedJob, run_replicated
 from loadgen.offline.rows import only_tenants, with_copy
 from loadgen.offline.verdicts import judge_policies
 from loadgen.offline.workers import Workers
+from scheduler.routing import Routing, Rule, routed_text
 from scheduler.server_model.spec import ServerLimits, ServerModelSpec
 from scheduler.slots import Slots
 from tenants.measures.columns import Columns
@@ -39,7 +41,7 @@ from tenants.tenant import Tenant
 
 _GOLDEN = 0.6180339887498949
 _TENANT_KEYS = ("rate", "weight", "remove", "add_like")
-_TOP_KEYS = ("rate", "replicas", "slots", "server", "tenants")
+_TOP_KEYS = ("rate", "replicas", "routing", "slots", "server", "tenants")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +57,7 @@ class WhatIf:
     slots: Mapping[str, int | None] = field(default_factory=dict)
     server: Mapping[str, Any] = field(default_factory=dict)
     replicas: int = 1
+    routing: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def text(self) -> str:
@@ -74,7 +77,7 @@ def parse_what_if(settings: Sequence[str], captured: CapturedRun) -> WhatIf:
     """``--set`` settings over a trace. Raises ScenarioError with every fault."""
     faults: list[Fault] = []
     found: dict[str, Any] = {
-        name: {} for name in ("top", "rates", "weights", "removed", "added", "slots", "server")
+        name: {} for name in ("top", "rates", "weights", "removed", "added", "slots", "server", "routing")
     }  # fmt: skip
     for setting in settings:
         try:
@@ -84,6 +87,7 @@ def parse_what_if(settings: Sequence[str], captured: CapturedRun) -> WhatIf:
             faults.extend(error.faults)
     known = [tenant.name for tenant in captured.tenants]
     faults.extend(_tenant_faults(found, known))
+    faults.extend(_routing_faults(found, captured))
     if faults:
         raise ScenarioError(faults)
     return WhatIf(
@@ -96,6 +100,7 @@ def parse_what_if(settings: Sequence[str], captured: CapturedRun) -> WhatIf:
         slots=found["slots"],
         server=found["server"],
         replicas=found["top"].get("replicas", 1),
+        routing=found["routing"],
     )
 
 
@@ -109,6 +114,14 @@ def _take(found: dict[str, Any], path: tuple[str, ...], value: object) -> None:
             found["top"]["rate"] = _positive(path, value)
         case ("replicas",):
             found["top"]["replicas"] = _count(path, value)
+        case ("routing",) | ("routing", "rule"):
+            if not isinstance(value, str) or value not in set(Rule):
+                raise _fault(path, f"there is no rule {value!r}", one_of(str(value), Rule))
+            found["routing"]["rule"] = Rule(value)
+        case ("routing", "slack"):
+            found["routing"]["slack"] = None if value is None else _not_negative(path, value)
+        case ("routing", key):
+            _known(path, key, Routing.__struct_fields__)
         case ("slots", key):
             _known(path, key, Slots.__struct_fields__)
             found["slots"][key] = None if value is None else _count(path, value)
@@ -141,7 +154,7 @@ def _take_tenant(found: dict[str, Any], path: tuple[str, ...], name: str, key: s
 
 _HELP = (
     "write rate=1.3, tenants.NAME.rate=2, tenants.NAME.weight=2, tenants.NAME.remove=true, tenants.NEW.add_like=NAME, "
-    "slots.sequences=32, server.max_num_seqs=128 or replicas=2"
+    "slots.sequences=32, server.max_num_seqs=128, replicas=2 or routing=prefix"
 )
 
 
@@ -156,10 +169,30 @@ def _positive(path: tuple[str, ...], value: object) -> float:
     return float(value)
 
 
+def _not_negative(path: tuple[str, ...], value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        raise _fault(
+            path, f"{value!r} is no number of cost units from 0", "8192 is a prompt of so many tokens; null: no bound"
+        )
+    return float(value)
+
+
 def _count(path: tuple[str, ...], value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise _fault(path, f"{value!r} is no whole number from 1", "write a number such as 2")
     return value
+
+
+def _routing_faults(found: Mapping[str, Mapping[str, Any]], captured: CapturedRun) -> list[Fault]:
+    asked, place = found["routing"], Place(COMMAND_LINE)
+    faults = []
+    if asked and found["top"].get("replicas", 1) * len(captured.all_slots) == 1:
+        faults.append(Fault(place, ("routing",), "chooses between servers, and there is one", "add replicas=2"))
+    rule = asked.get("rule", captured.routing.rule)
+    if "slack" in asked and rule is not Rule.PREFIX:
+        problem = f"is a bound of the rule `prefix`, and the rule is `{rule}`"
+        faults.append(Fault(place, ("routing", "slack"), problem, "add routing=prefix"))
+    return faults
 
 
 def _tenant_faults(found: Mapping[str, Mapping[str, Any]], known: Sequence[str]) -> list[Fault]:
@@ -196,6 +229,11 @@ class Changed:
     growth: Mapping[str, float]
     replicas: int
 
+    @property
+    def routed(self) -> str:
+        """As that of the captured run."""
+        return routed_text(self.replicas * len(self.captured.all_slots), self.captured.routing)
+
 
 def apply(what_if: WhatIf, captured: CapturedRun, server: ServerModelSpec) -> Changed:
     """Raises ScenarioError for limits that no server can have."""
@@ -227,6 +265,7 @@ def apply(what_if: WhatIf, captured: CapturedRun, server: ServerModelSpec) -> Ch
             slots=msgspec.structs.replace(captured.slots, **what_if.slots),
             backends={n: msgspec.structs.replace(each, **what_if.slots) for n, each in captured.backends.items()},
             auto=None if "sequences" in what_if.slots else captured.auto,
+            routing=msgspec.structs.replace(captured.routing, **what_if.routing),
             noisy=tuple(name for name in captured.noisy if name in names),
         ),
         server=msgspec.structs.replace(server, limits=limits),

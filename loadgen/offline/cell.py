@@ -197,13 +197,17 @@ def record_cell(job: CellJob) -> Recorder:
     return recorder
 
 
-def slots_data(slots: Slots, auto: AutoRule | None, backends: Mapping[str, Slots]) -> dict[str, object]:
-    """What the header of a run keeps of its slots; ``backends``: those of several servers."""
+def slots_data(
+    slots: Slots, auto: AutoRule | None, backends: Mapping[str, Slots], routing: Routing | None = None
+) -> dict[str, object]:
+    """What the header of a run keeps of its slots; ``backends``: those of several servers, ``routing``: between them."""
     data: dict[str, object] = msgspec.to_builtins(slots)
     if auto is not None:
         data["auto"] = msgspec.to_builtins(auto)
     if backends:
         data["backends"] = msgspec.to_builtins(backends)
+        if routing is not None:
+            data["routing"] = msgspec.to_builtins(routing)
     return data
 
 
@@ -212,7 +216,7 @@ def metadata_of(job: CellJob) -> TraceMetadata:
     return TraceMetadata(
         kind="simulated",
         server_model=msgspec.to_builtins(job.server),
-        slots=slots_data(job.slots, job.auto, job.backends),
+        slots=slots_data(job.slots, job.auto, job.backends, job.routing),
         policy=job.policy,
         policy_options=dict(job.options),
         window_ns=job.window_ns,

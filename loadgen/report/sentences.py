@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from loadgen.report.text import milliseconds, promise_name, rate, share, share_interval, target, tenant_latency
 from loadgen.summary.schema import PromiseSummary, Summary, TenantSummary
+from scheduler.routing import Routing, routed_text
 
 _NAMED = 3
 """How many tenants one sentence names before it counts the rest."""
@@ -121,9 +124,19 @@ def _queueing(summary: Summary) -> str:
     if summary.queueing == "target":
         return "The target queues: every request was sent as it arrived, with no queue and no slots of ours before it."
     slots = slots_text(summary)
-    return f"The policy queues: requests wait before the server in the order of {summary.policy or 'the policy'}" + (
+    said = f"The policy queues: requests wait before the server in the order of {summary.policy or 'the policy'}" + (
         f", with slots for {slots}." if slots else "."
     )
+    routed = _routed(summary)
+    return f"{said} {routed}." if routed else said
+
+
+def _routed(summary: Summary) -> str:
+    """``2 servers behind one queue, routing prefix, slack 8192``; empty for one server."""
+    slots = summary.slots or {}
+    if "routing" not in slots:
+        return ""
+    return routed_text(len(slots.get("backends") or {}), msgspec.convert(slots["routing"], Routing))
 
 
 def slots_text(summary: Summary) -> str:

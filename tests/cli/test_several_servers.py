@@ -16,9 +16,9 @@ from loadgen.offline.cell import record_cell
 from loadgen.trace.reader import read_trace
 
 
-def several(*urls: str, slots: str = "{auto: waiting, sequences: 3}", **more: object) -> str:
+def several(*urls: str, slots: str = "{auto: waiting, sequences: 3}", routing: str = "", **more: object) -> str:
     text = two_tenants("URL", **more)
-    text = text.replace('url: "URL"', f"urls: [{', '.join(urls)}]")
+    text = text.replace('url: "URL"', f"urls: [{', '.join(urls)}]{routing}")
     return text.replace("slots: {sequences: 4, prefill_tokens: 2048}", f"slots: {slots}")
 
 
@@ -27,7 +27,7 @@ def two_servers(url, tmp_path_factory):
     """(the folder of a run on two servers, what the command printed). Read only."""
     folder = tmp_path_factory.mktemp("several")
     with served(tmp_path_factory.mktemp("second")) as second:
-        (folder / "s.yaml").write_text(several(url, second, duration_s=1.5, rate=120))
+        (folder / "s.yaml").write_text(several(url, second, routing=", routing: round_robin", duration_s=1.5, rate=120))
         done = invoke("run", "s.yaml", "--output-dir", "r", "--quiet", cwd=folder)
     return folder / "r", done
 
@@ -48,6 +48,7 @@ def test_both_servers_answer_and_the_slots_of_each_are_told(two_servers):
     report = (folder / "report.html").read_text()
     assert "Slots, as they were moved" in report
     assert "slots of server-2: moved between" in report
+    assert "2 servers behind one queue, routing round_robin." in report
 
 
 def test_such_a_run_is_resolved_and_simulated_again(two_servers, tmp_path):
@@ -61,7 +62,9 @@ def test_such_a_run_is_resolved_and_simulated_again(two_servers, tmp_path):
         cwd=tmp_path,
     )
     assert done.returncode == 0, done
-    assert json.loads((tmp_path / "sim/comparison.json").read_text())["comparisons"]
+    found = json.loads((tmp_path / "sim/comparison.json").read_text())
+    assert found["comparisons"]
+    assert found["routing"] == "2 servers behind one queue, routing round_robin"
 
 
 def test_a_scenario_of_several_servers_is_simulated_with_as_many(tmp_path):

@@ -18,7 +18,7 @@ from backends.gateway.gate import Change
 from lmperf.cli.parser import Parser
 from scheduler.auto_rule import AutoRule, Follows, usual_rule
 from scheduler.request import Outcome, Request, Status
-from scheduler.routing import Affinity, Routing
+from scheduler.routing import Routing, Rule
 from scheduler.server_model.spec import ServerLimits, ServerModelSpec, StepLaw
 from scheduler.slots import Slots
 from scheduler.waiting_slots import WaitingSlots
@@ -219,8 +219,22 @@ def test_slots_by_tpot_need_a_promise_and_counts():
         config_from_args(parser.parse_args(["--max-slots", "2"]), base)
 
 
+def test_the_flag_changes_the_rule_and_keeps_the_scenarios_slack():
+    """``--routing`` alone starts from the default bound."""
+    parser = Parser()
+    add_arguments(parser)
+    argv = ["--upstream", "http://x:1", "--upstream", "http://y:1", "--tenant", "chat"]
+    plain = config_from_args(parser.parse_args(argv))
+    assert plain.routing == Routing()
+    assert config_from_args(parser.parse_args([*argv, "--routing", "session"])).routing == Routing(rule=Rule.SESSION)
+    base = replace(plain, routing=Routing(rule=Rule.PREFIX, slack=5.0))
+    assert config_from_args(parser.parse_args(argv), base).routing == base.routing
+    flagged = config_from_args(parser.parse_args(["--routing", "round_robin"]), base)
+    assert flagged.routing == Routing(rule=Rule.ROUND_ROBIN, slack=5.0)
+
+
 async def test_a_prompt_goes_where_its_first_kilobyte_went(bench):
-    """With affinity, one conversation stays on one upstream though the other has less to do; a record tells no hash."""
+    """By prefix, one conversation stays on one upstream though the other has less to do; a record tells no hash."""
     held: list[asyncio.Event] = []
 
     async def script(request, peer):
@@ -230,7 +244,7 @@ async def test_a_prompt_goes_where_its_first_kilobyte_went(bench):
         await good(request, peer)
 
     upstreams = [await bench.upstream(script), await bench.upstream(script)]
-    routing = Routing(affinity=Affinity.PREFIX)
+    routing = Routing(rule=Rule.PREFIX)
     gateway = await bench.gateway(*(u.url for u in upstreams), slots=Slots(sequences=8), routing=routing)
     http = await bench.http(gateway.url)
 
@@ -269,7 +283,7 @@ async def test_a_failed_request_leaves_other_conversations_where_they_were(bench
             await good(request, peer)
 
     upstreams = [await bench.upstream(first), await bench.upstream(second)]
-    gateway = await bench.gateway(*(u.url for u in upstreams), routing=Routing(affinity=Affinity.PREFIX))
+    gateway = await bench.gateway(*(u.url for u in upstreams), routing=Routing(rule=Rule.PREFIX))
     http = await bench.http(gateway.url)
 
     async def ask(words: str) -> None:

@@ -441,6 +441,28 @@ def test_the_command_prints_every_load_and_writes_what_it_printed(tmp_path):
     assert not list((tmp_path / "r").glob("*.partial"))
 
 
+def test_the_command_routes_between_replicas_as_told_and_says_so(tmp_path):
+    """Equal requests on single servers: by turns two replicas are as good; the rule is on paper and in capacity.json."""
+    one_at_a_time(tmp_path)
+    (tmp_path / "s.yaml").write_text(scenario_text("constant", duration_s=20, wait_s=0.01, attainment=0.95))
+    flags = ("--seeds", 1, "--tolerance", 0.06, "--processes", 1, "--output-dir")
+    code, out, err = command(tmp_path, "s.yaml", "--target-rate", 30, "--routing", "round_robin", *flags, "r")
+    assert code == 0, err
+    data = json.loads((tmp_path / "r/capacity.json").read_text())
+    assert data["routing"] == "round_robin"
+    assert data["policies"][0]["replicas"]["enough"] == 2
+    assert "routing round_robin" in " ".join(out.split())
+    for wrong, said in (
+        (("--routing", "prefix"), "chooses between servers, and there is one"),
+        (("--routing", "prefx", "--target-rate", 30), "one of least_work, round_robin, prefix, session"),
+        (("--routing", "session:slack=2", "--target-rate", 30), "only prefix has a setting"),
+        (("--routing", "session", "--target-rate", 30, "--live"), "--set backend.routing=RULE"),
+    ):
+        code, _, err = command(tmp_path, "s.yaml", *wrong, *flags, "wrong")
+        assert (code, said in " ".join(err.split())) == (104, True), err
+    assert not (tmp_path / "wrong").exists()
+
+
 def test_no_load_that_keeps_the_promise_exits_with_99(tmp_path):
     """A limit below the service time is kept at no load; that at next to none nobody sent anything is no promise kept."""
     one_at_a_time(tmp_path)

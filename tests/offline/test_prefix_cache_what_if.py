@@ -46,12 +46,12 @@ def trace(tmp_path):
     return path
 
 
-def _outcomes(trace, policy, *sets):
+def _record(trace, policy, *sets):
     captured = captured_run(trace, recorded=False)
     changed = apply(parse_what_if(list(sets), captured), captured, _SERVER)
     (choice,) = policy_choices(policy)
     cell = replace(as_captured(changed.captured, changed.server, choice), growth=changed.growth)
-    return record_replicated(ReplicatedJob(cell=cell, replicas=changed.replicas)).columns()
+    return record_replicated(ReplicatedJob(cell=cell, replicas=changed.replicas))
 
 
 @pytest.mark.parametrize("policy", ["fifo", "wfq", "drr", "vtc", "edf", "slo_aware", "committed"])
@@ -59,7 +59,7 @@ def test_a_prefix_is_prefilled_once_on_every_replica(trace, policy):
     """With the cache on, TTFT falls by the blocks that are found; on two replicas each has to compute them itself."""
     mean = {}
     for sets in ((), ("server.prefix_cache=true",), ("server.prefix_cache=true", "replicas=2")):
-        columns = _outcomes(trace, policy, *sets)
+        columns = _record(trace, policy, *sets).columns()
         assert len(columns) == 60
         mean[sets] = float(columns.ttft_ns.mean())
     off, on, replicated = mean.values()
@@ -71,6 +71,45 @@ def test_names_stand_for_the_traces_own_blocks(trace):
     """6 shared blocks of 512 tokens: all but the first of a family find 3,072 of 4,000 tokens."""
     assert any_trace(trace).metadata.prefix_block_tokens == 512
     assert captured_run(trace, recorded=False).recipe.block_tokens == 512
+
+
+def test_routing_by_prefix_finds_more_than_by_turns(trace):
+    """Three families on two replicas: each replica computes each family once by turns, and about its own alone by prefix. The
+    header names the rule with its bound."""
+    found = {}
+    for sets in (
+        ("routing=round_robin",),
+        ("routing=prefix", "routing.slack=null"),
+        ("routing=prefix", "routing.slack=60000"),
+        (),
+    ):
+        recorder = _record(trace, "fifo", "server.prefix_cache=true", "replicas=2", "slots.sequences=null", *sets)
+        found[sets] = float(recorder.columns().ttft_ns.mean()), recorder.metadata.slots["routing"]
+    (turns, by_turns), (_, unbounded), (prefix, by_prefix), (_, default) = found.values()
+    assert prefix < turns
+    assert by_turns["rule"] == "round_robin"
+    assert by_prefix == {"rule": "prefix", "slack": 60_000.0}
+    assert unbounded == {"rule": "prefix", "slack": None}
+    assert default["rule"] == "least_work"
+
+
+@pytest.mark.parametrize(("sets", "said"), [(("routing=prefix",), "routing prefix, slack 8192"), ((), "least_work")])
+def test_the_command_says_which_routing_was_used(trace, tmp_path, sets, said):
+    """On paper and as data, where there are several servers."""
+    out, err = io.StringIO(), io.StringIO()
+    flags = [argument for one in ("replicas=2", *sets) for argument in ("--set", one)]
+    with chdir(tmp_path), redirect_stdout(out), redirect_stderr(err):
+        code = main(
+            [
+                *("simulate", str(trace), "--server-model", "server.json", "--quiet", "--policies", "fifo"),
+                *("--processes", "1", "--output-dir", "r", *flags),
+            ]
+        )
+    assert int(code) == 0, err.getvalue()
+    words = json.loads((tmp_path / "r/comparison.json").read_text())["routing"]
+    assert words.startswith("2 servers behind one queue, routing ")
+    assert words.endswith(said)
+    assert words in " ".join(out.getvalue().split())
 
 
 def test_the_command_takes_all_of_it_at_once(trace, tmp_path):

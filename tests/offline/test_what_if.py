@@ -198,6 +198,12 @@ FAULTS = [
     (["rate=0"], "no number above 0"),
     (["replicas=1.5"], "no whole number"),
     (["slots.seqs=2"], "known: prefill_tokens, sequences"),
+    (["routing=prefx", "replicas=2"], "did you mean `prefix`?"),
+    (["routing=[1]", "replicas=2"], "there is no rule [1]"),
+    (["routing=prefix"], "chooses between servers, and there is one"),
+    (["routing.slack=3", "replicas=2"], "bound of the rule `prefix`, and the rule is `least_work`"),
+    (["routing=prefix", "routing.slack=-1", "replicas=2"], "no number of cost units from 0"),
+    (["routing.rules=prefix", "replicas=2"], "known: rule, slack"),
     (["server.speed=2"], "max_num_seqs"),
     (["duration_s=5"], "a trace has no scenario"),
 ]

@@ -130,6 +130,10 @@ def test_an_invalid_run_is_said_to_be_so_before_anything_else():
             {"policy": "edf", "slots": {"sequences": 64, "prefill_tokens": 2048}},
             "in the order of edf, with slots for 64 sequences and 2,048 prefill tokens.",
         ),
+        (
+            {"slots": {"sequences": 64, "backends": {"a": {}, "b": {}}, "routing": {"rule": "prefix", "slack": None}}},
+            "with slots for 64 sequences. 2 servers behind one queue, routing prefix, no slack bound.",
+        ),
         ({"kind": "simulated"}, "Simulated: the requests went through the policy and a model of the server"),
     ],
 )

@@ -173,6 +173,7 @@ def test_the_schema_knows_the_short_forms():
         "ServerModel": {"string", "object"},
         "ArrivalsModel": {"string", "object"},
         "SlotsModel": {"string", "object"},
+        "RoutingModel": {"string", "object"},
         "LengthsModel": {"number", "object"},
     }
     assert json.loads(schema_text())["additionalProperties"] is False

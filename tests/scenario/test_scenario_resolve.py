@@ -8,7 +8,7 @@ import pytest
 
 from lmperf.scenario import ScenarioError, load_scenario, resolve, resolved_yaml, scenario_from_data, scenario_from_text
 from lmperf.scenario.plan import RuleKind, Timeouts, Window
-from scheduler.routing import Affinity, Routing
+from scheduler.routing import Routing, Rule
 from scheduler.slots import Slots
 from tenants.slo import Metric, Objective, Slo
 from tenants.tenant import QueueLimits
@@ -148,7 +148,7 @@ SEVERAL = """\
 duration_s: 100
 backend:
   urls: ["gpu-1:8000", {url: "http://gpu-2:8000/v1", name: big, sequences: 96, prefill_tokens: 4096}]
-  affinity: prefix
+  routing: prefix
 policy: wfq
 slots: {sequences: 32, prefill_tokens: 1024}
 tenants:
@@ -166,7 +166,7 @@ def test_several_servers_have_names_urls_and_slots_of_their_own(load):
         "server-1": Slots(sequences=32, prefill_tokens=1024),
         "big": Slots(sequences=96, prefill_tokens=4096),
     }
-    assert plan.backend.routing == Routing(affinity=Affinity.PREFIX)
+    assert plan.backend.routing == Routing(rule=Rule.PREFIX)
 
 
 def test_several_servers_without_a_policy_have_no_limits(load):

@@ -21,14 +21,14 @@ from scheduler.events import (
     TenantsChanged,
 )
 from scheduler.request import Status
-from scheduler.routing import Affinity, Routing
+from scheduler.routing import Routing, Rule
 from scheduler.slots import Slots
 
 NAMES = "abc"
 TENANTS = [tenant("x"), tenant("y", 2.0)]
 
 
-def core_of(slots, *, slack=0.0, affinity=Affinity.PREFIX, output_weight=0.0) -> Dispatcher:
+def core_of(slots, *, slack=0.0, rule=Rule.PREFIX, output_weight=0.0) -> Dispatcher:
     """``fifo``; work is the prompt's length alone unless answers weigh too."""
     return Dispatcher(
         DispatcherConfig(
@@ -36,7 +36,7 @@ def core_of(slots, *, slack=0.0, affinity=Affinity.PREFIX, output_weight=0.0) ->
             policy="fifo",
             cost=CostModel(output_weight=output_weight),
             backends=slots,
-            routing=Routing(affinity=affinity, slack=slack),
+            routing=Routing(rule=rule, slack=slack),
         )
     )
 
@@ -64,7 +64,7 @@ def test_no_loss_no_duplication_no_idle_room_and_fifo(data, sequences):
     """Whatever arrives, ends, fails, is cancelled, goes down, comes back or changes its slots: each request is in one place,
     leaves the queue in the order of arrival, goes to the least work with room, and waits only while there is no room."""
     mirror = Mirror(dict(zip(NAMES, sequences, strict=False)))
-    core = core_of({n: Slots(sequences=k) for n, k in mirror.sequences.items()}, affinity=Affinity.NONE)
+    core = core_of({n: Slots(sequences=k) for n, k in mirror.sequences.items()}, rule=Rule.LEAST_WORK)
     prompts: dict[int, int] = {}
     gone: set[int] = set()
     for now_ns in range(1, data.draw(st.integers(2, 40))):
@@ -120,7 +120,7 @@ def arrive(core, number, prompt, *, who="x", blocks=(), now_ns=0) -> str:
 
 def test_work_is_cost_and_not_a_count():
     """After one long prompt, short ones go elsewhere until together they cost as much."""
-    core = core_of({"a": Slots(), "b": Slots()}, affinity=Affinity.NONE)
+    core = core_of({"a": Slots(), "b": Slots()}, rule=Rule.LEAST_WORK)
     assert [arrive(core, i, prompt) for i, prompt in enumerate([100, 30, 30, 30, 30, 1])] == [
         "a",
         "b",
@@ -133,7 +133,7 @@ def test_work_is_cost_and_not_a_count():
 
 def test_expected_answers_count_and_are_learnt():
     """The same prompts: a tenant whose answers turned out long weighs more than one whose answers are short."""
-    core = core_of({"a": Slots(), "b": Slots()}, affinity=Affinity.NONE, output_weight=2.0)
+    core = core_of({"a": Slots(), "b": Slots()}, rule=Rule.LEAST_WORK, output_weight=2.0)
     for number in range(200):
         who = "xy"[number % 2]
         arrive(core, number, 10, who=who)
@@ -144,22 +144,22 @@ def test_expected_answers_count_and_are_learnt():
 
 def test_equal_work_goes_to_fewer_requests_then_to_the_first_configured():
     """Ties are decided, and always alike."""
-    core = core_of({"b": Slots(), "a": Slots()}, affinity=Affinity.NONE)
+    core = core_of({"b": Slots(), "a": Slots()}, rule=Rule.LEAST_WORK)
     assert [arrive(core, i, prompt) for i, prompt in enumerate([20, 10, 10, 5])] == ["b", "a", "a", "b"]
 
 
 def test_a_prefix_returns_to_its_backend_within_the_slack():
-    """The backend that had a prefix last is preferred while its work is at most the slack above the least."""
+    """The backend that was sent a prefix is preferred while its work is at most the slack above the least."""
     core = core_of({"a": Slots(), "b": Slots()}, slack=25)
     assert arrive(core, 0, 20, blocks=(7,)) == "a"
     assert arrive(core, 1, 5, blocks=(7, 8)) == "a", "20 more than the least: within the slack"
     assert arrive(core, 2, 1, blocks=(7,)) == "a", "25 more: still"
-    assert arrive(core, 3, 1, blocks=(7,)) == "b", "26 more: not any longer, and now b has it last"
+    assert arrive(core, 3, 1, blocks=(7,)) == "b", "26 more: not any longer, and now b has it too"
     assert arrive(core, 4, 1, blocks=(7,)) == "b"
 
 
 def test_other_prefixes_and_none_go_to_the_least_work():
-    """Only the first block decides, and only a known one."""
+    """A run of blocks counts from the front, and only known ones."""
     core = core_of({"a": Slots(), "b": Slots()}, slack=1_000)
     assert arrive(core, 0, 20, blocks=(7,)) == "a"
     assert arrive(core, 1, 20, blocks=(8, 7)) == "b"
@@ -184,9 +184,9 @@ def test_a_backend_that_was_down_has_forgotten_its_prefixes():
     assert arrive(core, 1, 1, blocks=(7,)) == "b"
 
 
-def test_without_affinity_prefixes_decide_nothing():
+def test_by_least_work_prefixes_decide_nothing():
     """The default."""
-    core = core_of({"a": Slots(), "b": Slots()}, slack=1_000, affinity=Affinity.NONE)
+    core = core_of({"a": Slots(), "b": Slots()}, slack=1_000, rule=Rule.LEAST_WORK)
     assert [arrive(core, i, 10, blocks=(7,)) for i in range(4)] == ["a", "b", "a", "b"]
 
 
@@ -197,14 +197,15 @@ def test_new_tenants_can_be_routed():
     assert arrive(core, 0, 10, who="z") == "a"
 
 
-def test_the_slack_is_not_negative():
-    """Less than nothing more than the least means nothing."""
+@pytest.mark.parametrize("slack", [-1.0, float("inf"), float("nan")])
+def test_the_slack_is_a_finite_number_of_cost_units_or_none(slack):
+    """Less than nothing more than the least means nothing; no bound is null, which a log can hold."""
     with pytest.raises(ValueError, match="slack must be >= 0"):
-        Routing(slack=-1.0)
+        Routing(slack=slack)
 
 
 def test_a_log_of_several_backends_replays():
-    """Routing, affinity, slots and states are the dispatcher's own: the same events give the same backends."""
+    """Routing, its rule, slots and states are the dispatcher's own: the same events give the same backends."""
     lines: list[bytes] = []
     config = core_of({"a": Slots(sequences=2), "b": Slots(sequences=3)}, slack=30, output_weight=2.0).config
     core = LoggedDispatcher(config, lines.append)
