@@ -14,6 +14,7 @@ BENCHMARKS = (
     "benchmarks.simulator_scale",
     "benchmarks.fidelity",
     "benchmarks.vtc_a10g",
+    "benchmarks.routing",
     "benchmarks.client_cost",
     "benchmarks.client_truth",
     "benchmarks.client_workers",
