@@ -147,14 +147,14 @@ def test_a_slack_of_nothing_is_least_work_where_no_two_are_equal():
 
 
 def test_the_index_forgets_the_least_recently_sent_and_the_end_of_a_prompt_first():
-    """Room for four names: of (1, 2, 3) sent before (4, 5), 3 goes; sending (1,) again makes 2 the next to go."""
+    """Room for four names: of (1, 2, 3) sent before (4, 5), 3 goes; with (1, 2) sent again 5 is the next to go."""
     index = PrefixIndex(4)
     index.sent("a", (1, 2, 3))
     index.sent("a", (4, 5))
     assert [index.match("a", blocks) for blocks in ((1, 2, 3), (4, 5), (9,))] == [2, 2, 0]
-    index.sent("a", (1,))
+    index.sent("a", (1, 2))
     index.sent("a", (6,))
-    assert [index.match("a", blocks) for blocks in ((1, 2), (4, 5), (6,))] == [1, 2, 1]
+    assert [index.match("a", blocks) for blocks in ((1, 2), (4, 5), (6,))] == [2, 1, 1]
     assert index.match("b", (1,)) == 0, "each server's own"
     index.forget("a")
     assert index.match("a", (1,)) == 0
