@@ -15,6 +15,7 @@ from backends.gateway.downstream import close, drained, reading
 from backends.gateway.gate import Gate
 from backends.gateway.refusal import Reason, Refusal
 from backends.gateway.upstreams import HOP_BY_HOP
+from backends.wire.faults import SWITCHES
 
 
 async def proxy(
@@ -36,6 +37,8 @@ async def proxy(
         async with gate.upstreams.session.request(
             request.method, url, headers=headers, data=body or None, allow_redirects=False
         ) as answer:
+            if answer.status == 101:
+                raise Refusal(502, Reason.UPSTREAM_FAILED, f"upstream {server.name!r} {SWITCHES}")
             kept: CIMultiDict[str] = CIMultiDict()
             for name, value in answer.headers.items():
                 if name.lower() not in HOP_BY_HOP:

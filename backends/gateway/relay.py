@@ -17,7 +17,7 @@ from typing import Protocol
 import httptools
 
 from backends.protocol import Clock
-from backends.wire.faults import WireError, fault_of
+from backends.wire.faults import SWITCHES, WireError, fault_of
 from backends.wire.options import WireOptions
 from backends.wire.stream_socket import Delivers
 from scheduler.request import ErrorClass
@@ -200,6 +200,8 @@ class Relay:
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
+        if status == 101:  # no HTTP follows, which the parser then says in its own words
+            self.fail(ErrorClass.BAD_STREAM, f"the upstream {SWITCHES}")
         if status < 200 or self._head_complete:
             return
         self.status = status

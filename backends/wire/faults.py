@@ -17,6 +17,8 @@ TIMEOUTS = frozenset(
     }
 )
 
+SWITCHES = "answered 101, another protocol than HTTP: switching protocols is not supported"
+
 _OUT_OF = {
     errno.EMFILE: "this process has no file descriptor left; raise `ulimit -n`",
     errno.ENFILE: "the machine has no file descriptor left",

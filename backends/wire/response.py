@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 import httptools
 
 from backends.wire.answer import TimedAnswer
-from backends.wire.faults import WireError, fault_of
+from backends.wire.faults import SWITCHES, WireError, fault_of
 from backends.wire.inflate import InflateError, inflater
 from backends.wire.options import WireOptions
 from backends.wire.sse import SseDecoder, SseOverflowError
@@ -197,6 +197,9 @@ class Response:
             return
         status = self._parser.get_status_code()
         if status < 200:
+            if status == 101:  # the last of its kind: no HTTP follows, which the parser then says in its own words
+                self.status = status
+                self.fail(ErrorClass.BAD_STREAM, f"the server {SWITCHES}")
             return
         self.status = status
         self._head_done = True

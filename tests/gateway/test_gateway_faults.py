@@ -304,6 +304,23 @@ async def test_an_upstream_that_is_not_http_is_a_502(bench):
     assert (status, json.loads(body)["error"]["code"]) == (502, "upstream_failed")
 
 
+@pytest.mark.parametrize("method", ["POST", "GET"])
+@pytest.mark.parametrize("head", [b"upgrade: websocket\r\nconnection: Upgrade\r\n", b""])
+async def test_an_upstream_that_switches_protocols_is_a_502_that_says_so(bench, method, head):
+    """Whether its answer waits in the queue or passes: 101 is no answer that a client could be given."""
+
+    async def script(request, peer):
+        await peer.send(b"HTTP/1.1 101 Switching Protocols\r\n" + head + b"\r\n\x81\x02hi")
+        await peer.gone()
+
+    gateway = await bench.gateway((await bench.upstream(script)).url)
+    http = await bench.http(gateway.url)
+    async with http.request(method, CHAT, data=chat_body() if method == "POST" else None, headers=HEADERS) as response:
+        told = (await response.json())["error"]
+    assert (response.status, told["code"]) == (502, "upstream_failed")
+    assert "switching protocols is not supported" in told["message"]
+
+
 async def test_a_client_that_leaves_the_queue_is_never_sent(bench):
     """One slot, taken: the second request waits, its client leaves, and the upstream never sees it."""
     release = asyncio.Event()

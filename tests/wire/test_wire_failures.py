@@ -176,6 +176,22 @@ async def test_statuses_that_are_no_success(bench, status, body, error_class, to
     assert server.connections == 1
 
 
+@pytest.mark.parametrize("head", ["upgrade: websocket\r\nconnection: Upgrade\r\n", "upgrade: h2c\r\n", ""])
+async def test_another_protocol_is_named(bench, head):
+    """101 is the server's last word of HTTP: said as such, not as broken HTTP, and the socket is not used again."""
+
+    async def script(peer):
+        await peer.request()
+        await peer.send(f"HTTP/1.1 101 Switching Protocols\r\n{head}\r\n".encode() + b"\x81\x02hi")
+        await peer.gone()
+
+    server = await bench.server(script)
+    result = await bench.ask(bench.client(server.url))
+    assert (result.status, result.http_status, result.error_class) == (Status.FAILED, 101, ErrorClass.BAD_STREAM)
+    assert "switching protocols is not supported" in result.detail
+    assert "not valid HTTP" not in result.detail
+
+
 @pytest.mark.parametrize("status", [429, 503])
 async def test_retry_after_is_kept(bench, status):
     """Seconds, or a date (in the past: 0); nonsense is nothing."""
