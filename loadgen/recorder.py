@@ -193,7 +193,7 @@ class Recorder:
         for code, error, counts in zip(stamps.tenant.tolist(), errors, counted.tolist(), strict=True):
             if counts and error is not None:
                 self._errors[code, error] += 1
-        self._disordered += int((~in_order(stamps)).sum())
+        self._disordered += int((~in_order(stamps, gaps)).sum())
         reached = (stamps.sent != ABSENT) | (stamps.dispatched != ABSENT)
         self._sent.update(stamps.tenant[in_window & reached].tolist())
         yield

@@ -24,7 +24,7 @@ _READ_MOST = 64 << 10
 _TIMESPEC = struct.Struct("qq")
 _timespec = _TIMESPEC.unpack
 _OFFSET_KEPT_NS, _OLDEST_STAMP_NS = 1_000_000, 20_000_000
-_AT_ONCE_NS, _COMPARED_MOST = 20_000, 3
+_AT_ONCE_NS, _COMPARED_MOST, _STEP_NS = 20_000, 3, 1_000_000
 _ANCILLARY_MOST = socket.CMSG_SPACE(_TIMESPEC.size) if hasattr(socket, "CMSG_SPACE") else 0
 _SO_TIMESTAMPNS = 35
 """asm-generic/socket.h; Python does not name it, and a few architectures number it otherwise."""
@@ -72,24 +72,43 @@ class Link(Delivers, Protocol):
 
 
 class ReceiptClock:
-    """From the system's stamps, which are on the clock that people set, to ours.
+    """From the system's stamps, which are on the clock that people set (``wall``), to ours.
 
-    Both clocks are read together at most once a millisecond, for whole bursts of tokens. So when somebody sets the clock,
-    stamps are wrong by as much for some 20 ms at most. A process that was put aside between the two readings reads again, or
-    a whole burst would be moved by as much.
+    Both clocks are read together at most once a millisecond, for whole bursts of tokens. A process that was put aside between
+    the two readings reads again, or a whole burst would be moved by as much.
+
+    What was stamped before somebody set the clock may be read after it, so once the clocks are found to have been moved a stamp
+    may mean either of two instants. The later one counts that is not after the reading: the right one, unless the loop was
+    away for longer than the clock was moved by; then it is late, as if the system did not stamp. A step back by less than
+    20 ms, or by as much as the loop was away, may go unnoticed for 20 ms, and its rows are marked where stamps go back.
     """
 
-    __slots__ = ("_clock", "from_ns", "offset_ns", "until_ns")
+    __slots__ = (
+        "_ages",
+        "_before_ns",
+        "_clock",
+        "_noticed_ns",
+        "_wall",
+        "_wall_then_ns",
+        "from_ns",
+        "offset_ns",
+        "until_ns",
+    )
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, wall: Clock | None = None) -> None:
         self._clock = clock
+        self._wall = wall or time.time_ns
         self.offset_ns = self.from_ns = self.until_ns = 0
+        self._ages = False
+        self.compare_clocks()
+        self.until_ns = self.from_ns
+        self._before_ns, self._noticed_ns, self._wall_then_ns = self.offset_ns, 0, 0
 
     def compare_clocks(self) -> None:
         """``offset_ns`` is to be added to stamps from ``from_ns`` to before ``until_ns``."""
         least_ns = now_ns = 0
         for tried in range(_COMPARED_MOST):
-            before_ns, read_ns = self._clock(), time.time_ns()
+            before_ns, read_ns = self._clock(), self._wall()
             took_ns = self._clock() - before_ns
             if tried == 0 or took_ns < least_ns:
                 least_ns, now_ns = took_ns, read_ns
@@ -97,6 +116,29 @@ class ReceiptClock:
             if took_ns <= _AT_ONCE_NS:
                 break
         self.from_ns, self.until_ns = now_ns - _OLDEST_STAMP_NS, now_ns + _OFFSET_KEPT_NS
+
+    def arrival_ns(self, stamp_ns: int) -> int:
+        """When bytes arrived that were read just now and whose stamp is not from ``from_ns`` to before ``until_ns``; to be
+        called on the loop.
+        """
+        offset_ns = self.offset_ns
+        self.compare_clocks()
+        read_ns = self._clock()
+        if abs(self.offset_ns - offset_ns) > _STEP_NS:
+            self._before_ns, self._noticed_ns, self._wall_then_ns = offset_ns, read_ns, self._wall()
+        self.from_ns = max(self.from_ns, self._wall_then_ns)
+        if not self._ages:
+            # Or, set back by as much as nothing came, the clock would give stamps of these very milliseconds again.
+            self._ages = True
+            asyncio.get_running_loop().call_later(_OLDEST_STAMP_NS / 1e9, self._aged)
+        arrived_ns, or_ns = stamp_ns + self.offset_ns, stamp_ns + self._before_ns
+        if self._noticed_ns < arrived_ns <= read_ns:
+            return arrived_ns
+        return max((ns for ns in (arrived_ns, or_ns) if ns <= read_ns), default=read_ns)
+
+    def _aged(self) -> None:
+        self._ages = False
+        self.until_ns = self.from_ns
 
 
 class StreamSocket:
@@ -201,9 +243,10 @@ class StreamSocket:
             if ancillary:
                 seconds, ns = _timespec(ancillary[0][2])
                 stamp_ns = seconds * 1_000_000_000 + ns
-                if not receipt.from_ns <= stamp_ns < receipt.until_ns:
-                    receipt.compare_clocks()
-                arrived_ns = stamp_ns + receipt.offset_ns
+                if receipt.from_ns <= stamp_ns < receipt.until_ns:
+                    arrived_ns = stamp_ns + receipt.offset_ns
+                else:
+                    arrived_ns = receipt.arrival_ns(stamp_ns)
             else:
                 arrived_ns = clock()
             if not data:

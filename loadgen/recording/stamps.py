@@ -102,15 +102,16 @@ def stamps_of(outcomes: Sequence[Outcome], code_of: Callable[[str], int]) -> Sta
     )
 
 
-def in_order(stamps: Stamps) -> NDArray[np.bool_]:
-    """Where no stamp precedes the one before it; the intended arrival may lie after ``enqueued`` by a timer's rounding,
-    so it is not compared.
+def in_order(stamps: Stamps, gaps: Gaps) -> NDArray[np.bool_]:
+    """Where no stamp precedes the one before it, those of chunks included; the intended arrival may lie after ``enqueued`` by a
+    timer's rounding, so it is not compared.
     """
     ordered = np.ones(len(stamps), dtype=np.bool_)
     latest = np.full(len(stamps), ABSENT, dtype=np.int64)
     for stamp in (stamps.enqueued, stamps.dispatched, stamps.sent, stamps.first, stamps.last, stamps.finished):
         ordered &= (stamp == ABSENT) | (stamp >= latest)
         latest = np.maximum(latest, stamp)
+    ordered[gaps.owner[gaps.gap_ns < 0]] = False
     return ordered
 
 

@@ -49,8 +49,8 @@ _OUTCOME_COLUMNS = (
 
 
 def stamps_in_order(outcome: Outcome) -> bool:
-    """True when no stamp of ``outcome`` precedes the one before it; the intended arrival may lie after ``enqueued`` by
-    a timer's rounding, so it is not compared.
+    """True when no stamp of ``outcome`` precedes the one before it, those of chunks included; the intended arrival may lie
+    after ``enqueued`` by a timer's rounding, so it is not compared.
     """
     previous = None
     for stamp in (
@@ -66,7 +66,8 @@ def stamps_in_order(outcome: Outcome) -> bool:
         if previous is not None and stamp < previous:
             return False
         previous = stamp
-    return True
+    offsets = outcome.chunk_offsets_us
+    return offsets is None or not (offsets[1:] < offsets[:-1]).any()
 
 
 _COLUMNS_A_STEP = 5

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from recording_outcomes import MS, S, finished, shed, unfinished
 
 from loadgen.recorder import OTHER_TENANTS, Recorder
+from loadgen.trace.encode import stamps_in_order
 from loadgen.trace.reader import read_trace
 from loadgen.trace.schema import TraceMetadata
 from loadgen.trace.writer import batches_of, merge_rows
@@ -65,6 +66,15 @@ def test_shedding_never_improves_a_percentile(ttfts, n_shed, p):
         assert found.percentile(p).never
     else:
         assert found.percentile(p).value_ns == pytest.approx(sorted(ttfts)[rank - 1], rel=2e-3, abs=1500)
+
+
+def test_a_stamp_that_goes_back_inside_an_answer_marks_its_row():
+    """Also where the answer's first and last stamps are in order."""
+    rows = [finished(i, arrival_ns=11 * S, gaps_us=gaps) for i, gaps in enumerate([(9000, 0, 5), (9000, -4000, 5)])]
+    recorder = recorder_of(*rows)
+    recorder.flush()
+    assert recorder.disordered == 1
+    assert [stamps_in_order(row) for row in rows] == [True, False]
 
 
 @pytest.mark.parametrize("told", [True, False])

@@ -104,7 +104,7 @@ async def test_without_the_systems_stamps_it_is_when_it_was_read(bench, certific
 @pytest.mark.parametrize("aside", [[0], [1], [2], [0, 2, 4], [1, 3]])
 def test_clocks_are_compared_at_one_instant(monkeypatch, aside):
     """Our clock runs 5 s behind the system's; between some of the readings the process is put aside for 10 ms."""
-    now_ns, readings = 100_000_000_000, 0
+    now_ns, readings = 100_000_000_000, -100
 
     def read() -> int:
         nonlocal now_ns, readings
@@ -115,9 +115,123 @@ def test_clocks_are_compared_at_one_instant(monkeypatch, aside):
 
     monkeypatch.setattr(stream_socket.time, "time_ns", read)
     receipt = stream_socket.ReceiptClock(lambda: read() - 5_000_000_000)
+    readings = 0
     receipt.compare_clocks()
     assert -5_000_020_000 <= receipt.offset_ns <= -5_000_000_000, "never later than it is"
     assert receipt.from_ns < now_ns
+
+
+class SetClocks:
+    """Two clocks: ours, and the one that people set, which stamps what arrives. Nothing takes time but what ``at`` says."""
+
+    def __init__(self):
+        self.now_ns, self.ahead_ns = 3_000_000_000, 1_700_000_000_000_000_000
+        self.receipt = stream_socket.ReceiptClock(lambda: self.now_ns, lambda: self.now_ns + self.ahead_ns)
+
+    def at(self, ms):
+        """``ms`` after the start; the stamp of what arrives then."""
+        self.now_ns = 3_000_000_000 + round(ms * 1e6)
+        return self.now_ns + self.ahead_ns
+
+    def read(self, stamp_ns):
+        """What a socket makes of a stamp that it reads now, in ms after the start."""
+        receipt = self.receipt
+        in_window = receipt.from_ns <= stamp_ns < receipt.until_ns
+        arrived_ns = stamp_ns + receipt.offset_ns if in_window else receipt.arrival_ns(stamp_ns)
+        return (arrived_ns - 3_000_000_000) / 1e6
+
+
+STEPS_MS = [1000, -1000, 3_600_000, -3_600_000, 30, -30]
+
+
+@pytest.mark.parametrize("step_ms", STEPS_MS)
+@pytest.mark.parametrize("period_ms", [0.2, 7, 25, 400])
+async def test_a_clock_that_is_set_moves_no_stamp(step_ms, period_ms):
+    """Tokens of several streams, each read 3 ms after it came; the clock is set between two of them, between a token's coming
+    and its reading too. Every stamp is when the token came.
+    """
+    clocks = SetClocks()
+    came = [(k * period_ms, k * period_ms + 3.0) for k in range(20)]
+    set_at_ms = came[10][0] + 0.1
+    events = sorted(
+        [(at, 0, k) for k, (at, _) in enumerate(came)]
+        + [(at, 2, k) for k, (_, at) in enumerate(came)]
+        + [(set_at_ms, 1, -1)]
+    )
+    stamps, told = {}, {}
+    for at_ms, what, k in events:
+        stamp_ns = clocks.at(at_ms)
+        if what == 0:
+            stamps[k] = stamp_ns
+        elif what == 1:
+            clocks.ahead_ns += step_ms * 1_000_000
+        else:
+            told[k] = clocks.read(stamps[k])
+    assert [told[k] for k in range(20)] == pytest.approx([at for at, _ in came], abs=1e-3)
+
+
+@pytest.mark.parametrize("step_ms", STEPS_MS)
+@pytest.mark.parametrize("set_at_ms", [5, 995, 1005, 1975, 1995])
+async def test_a_clock_that_is_set_while_the_loop_is_away_for_longer(step_ms, set_at_ms):
+    """Which clock a stamp is of cannot be known then: it is never before its token came, nor after it was read."""
+    clocks = SetClocks()
+    came = list(range(0, 2000, 10))
+    stamps = [clocks.at(at_ms) + (step_ms * 1_000_000 if at_ms > set_at_ms else 0) for at_ms in came]
+    clocks.ahead_ns += step_ms * 1_000_000
+    clocks.at(2001)
+    told = [clocks.read(stamp_ns) for stamp_ns in stamps]
+    assert all(at_ms - 1e-3 <= ms <= 2001 for at_ms, ms in zip(came, told, strict=True))
+    assert clocks.read(clocks.at(2003)) == pytest.approx(2003, abs=1e-3)
+
+
+async def test_a_clock_set_back_by_as_much_as_nothing_came():
+    """The same stamps come again a second later: they are of that second."""
+    clocks = SetClocks()
+    assert clocks.read(clocks.at(0)) == 0
+    async with asyncio.timeout(20):
+        while clocks.receipt.from_ns < clocks.receipt.until_ns:  # noqa: ASYNC110 (what the loop does, seen from outside)
+            await asyncio.sleep(0.001)
+    clocks.ahead_ns -= 1_000_000_000
+    assert clocks.read(clocks.at(1000)) == 1000
+
+
+@pytest.mark.skipif(not stream_socket.STAMPS_SUPPORTED, reason="the system stamps no receipt")
+@pytest.mark.parametrize("step_s", [1, -1])
+async def test_tokens_of_an_answer_in_which_the_clock_is_set(bench, monkeypatch, step_s):
+    """On real sockets, set between the coming of a token and its reading: no stamp goes back, and none lies outside the time
+    in which the answer was asked for and read."""
+    set_at_ns, ahead_ns = 1 << 62, step_s * 1_000_000_000
+    stamp_of, time_ns = stream_socket._timespec, time.time_ns
+
+    def shown(real_ns: int) -> int:
+        return real_ns + (ahead_ns if real_ns >= set_at_ns else 0)
+
+    monkeypatch.setattr(stream_socket.time, "time_ns", lambda: shown(time_ns()))
+    monkeypatch.setattr(
+        stream_socket, "_timespec", lambda data: divmod(shown(stamp_of(data)[0] * 10**9 + stamp_of(data)[1]), 10**9)
+    )
+
+    async def script(peer):
+        nonlocal set_at_ns
+        await peer.request()
+        await peer.send(HEAD)
+        for number in range(30):
+            await asyncio.sleep(0.003)
+            peer.writer.write(chunk(text("a")))  # with the client's system at once
+            if number == 15:
+                set_at_ns = time_ns()
+        await peer.chunked(text("b", "stop") + DONE)
+        await peer.end()
+
+    server = await bench.server(script)
+    before_ns = time.monotonic_ns()
+    result = await bench.ask(bench.client(server.url, real_clock=True))
+    assert result.status is Status.OK, result.detail
+    stamps = list(result.chunk_ns)
+    assert len(stamps) == 31
+    assert stamps == sorted(stamps)
+    assert before_ns <= stamps[0]
+    assert stamps[-1] <= time.monotonic_ns()
 
 
 class QuietLink:
