@@ -110,9 +110,10 @@ class App:
         route = route_of(request.method, request.path)
         if route.dialect is None:
             return await self._plain(request, route.path)
-        tenant = self._tenant(request)
-        with self._gate.at_work(), _known_as(tenant):
-            return await self._turn(request, tenant, route.dialect)
+        with _in_words_of(route.dialect):
+            tenant = self._tenant(request)
+            with self._gate.at_work(), _known_as(tenant):
+                return await self._turn(request, tenant, route.dialect)
 
     async def _turn(self, request: web.Request, tenant: Tenant, dialect: Dialect) -> web.StreamResponse:
         gate = self._gate
@@ -232,6 +233,16 @@ def _known_as(tenant: Tenant) -> Iterator[None]:
         yield
     except Refusal as refusal:
         refusal.tenant = tenant.name
+        raise
+
+
+@contextmanager
+def _in_words_of(dialect: Dialect) -> Iterator[None]:
+    """Refusals inside have the shape that clients of that API read."""
+    try:
+        yield
+    except Refusal as refusal:
+        refusal.typed = dialect.typed_errors
         raise
 
 

@@ -54,6 +54,11 @@ class Mode(Enum):
     WHOLE = auto()
     AS_IS = auto()
 
+    @property
+    def shows_tokens(self) -> bool:
+        """Whether the upstream is asked for a stream whose tokens are seen as they come."""
+        return self in {Mode.PASS, Mode.FOLD}
+
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """``prompt_tokens`` is known only for a prompt of token ids. ``strip_usage``: the client did not ask for the usage

@@ -19,7 +19,7 @@ import msgspec
 import uvloop
 
 from backends.emulator.cli import port_number
-from backends.gateway.config import ConfigError, GatewayConfig, GatewayLimits, Resolve, Upstream
+from backends.gateway.config import ConfigError, GatewayConfig, GatewayLimits, Resolve, Upstream, stated_timeouts
 from backends.gateway.gate import OnOutcome
 from backends.gateway.logs import to_stream
 from backends.gateway.server import GatewayServer
@@ -39,11 +39,20 @@ LoadBase = Callable[[], GatewayConfig]
 _LIMITS = {
     "--max-body-bytes": ("max_body_bytes", int, "largest request body"),
     "--max-header-bytes": ("max_header_bytes", int, "all headers of a request together"),
-    "--queue-timeout-s": ("queue_timeout_s", float, "longest wait in the queue, for tenants without one of their own"),
-    "--first-token-timeout-s": ("first_token_timeout_s", float, "from arrival to the first token"),
-    "--timeout-s": ("total_timeout_s", float, "from arrival to the end of the answer"),
     "--client-stall-s": ("client_stall_s", float, "how long a client may leave its answer unread"),
     "--drain-s": ("drain_s", float, "what accepted requests get to end when the gateway stops"),
+}
+_TIMEOUTS = {
+    "--queue-timeout-s": ("queue_s", "longest wait in the queue, for tenants without one of their own (default: 600)"),
+    "--first-token-timeout-s": (
+        "first_token_s",
+        "from arrival to the first token of a stream (default: 600 from dispatch)",
+    ),
+    "--token-timeout-s": ("between_tokens_s", "from one token of a stream to the next (default: 60)"),
+    "--timeout-s": (
+        "total_s",
+        "from arrival to the end of the answer (default: 3600 from dispatch where its tokens cannot be seen, else none)",
+    ),
 }
 
 
@@ -89,6 +98,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--admin-key", metavar="REF", help=f"opens /admin to this key, as {RIGHT} (default: closed)")
     for flag, (_, kind, text) in _LIMITS.items():
         parser.add_argument(flag, type=kind, default=None, metavar="N", help=text)
+    for flag, (_, text) in _TIMEOUTS.items():
+        parser.add_argument(flag, type=float, default=None, metavar="S", help=f"{text}; 0: none")
     parser.add_argument("--no-fold", action="store_true", help="do not ask upstreams to stream what clients do not")
     parser.add_argument(
         "--no-count-tokens", action="store_true", help="do not ask upstreams for usage; implies --no-fold"
@@ -101,6 +112,9 @@ def config_from_args(args: argparse.Namespace, base: GatewayConfig | None = None
     limits: dict[str, Any] = {
         name: value for flag, (name, _, _) in _LIMITS.items() if (value := _given(args, flag)) is not None
     }
+    limits |= stated_timeouts(
+        {name: value or None for flag, (name, _) in _TIMEOUTS.items() if (value := _given(args, flag)) is not None}
+    )
     upstreams = _upstreams(args, () if base is None else base.upstreams)
     tenants = _tenants(args, () if base is None else base.tenants)
     given: dict[str, Any] = {"tenants": tenants, "upstreams": upstreams}
@@ -140,8 +154,10 @@ def _auto(args: argparse.Namespace, base: AutoRule | None) -> AutoRule | None:
     return msgspec.structs.replace(rule, **bounds)
 
 
-def _given(args: argparse.Namespace, flag: str) -> object:
-    return getattr(args, flag.removeprefix("--").replace("-", "_"))
+def _given(args: argparse.Namespace, flag: str) -> float | None:
+    """What a flag of a number says."""
+    value: float | None = getattr(args, flag.removeprefix("--").replace("-", "_"))
+    return value
 
 
 def _upstreams(args: argparse.Namespace, base: Sequence[Upstream]) -> tuple[Upstream, ...]:

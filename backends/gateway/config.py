@@ -7,7 +7,8 @@ Keys are references (:mod:`backends.reference`) here and everywhere but in :mod:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from backends.reference import RIGHT, is_only_reference
 from backends.wire.options import WireOptions
@@ -50,8 +51,12 @@ class Upstream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayLimits:
-    """What one request may take. ``max_header_bytes``: names and values of all headers together. The time-outs count from
-    the arrival; None: none. ``queue_timeout_s`` holds for tenants without a time-to-live of their own.
+    """What one request may take. ``max_header_bytes``: names and values of all headers together. Of time-outs, None: none.
+    ``queue_timeout_s`` holds for tenants without a time-to-live of their own. ``first_token_timeout_s`` and
+    ``total_timeout_s`` count from the arrival, ``token_timeout_s`` from one token of a stream to the next. So that an upstream
+    that falls silent does not keep a slot for ever: ``upstream_first_token_s`` from the dispatch to a stream's first token,
+    where ``first_token_timeout_s`` is not stated; ``upstream_answer_s`` from the dispatch to the end of an answer whose tokens
+    cannot be seen (of an API that is not known here: from one piece to the next), where ``total_timeout_s`` is not.
     ``client_stall_s``: how long a client may leave what it asked for unread, or its request half sent.
     ``retry_backoff_s``: before the second attempt when no other upstream is up. ``drain_s``: what requests that were
     accepted get to end when the gateway stops.
@@ -63,6 +68,10 @@ class GatewayLimits:
     queue_timeout_s: float | None = 600.0
     first_token_timeout_s: float | None = None
     total_timeout_s: float | None = None
+    token_timeout_s: float | None = 60.0
+    upstream_first_token_s: float | None = 600.0
+    upstream_answer_s: float | None = 3600.0
+    connect_timeout_s: float = 10.0
     client_stall_s: float = 60.0
     retry_backoff_s: float = 0.2
     retry_after_s: float = 1.0
@@ -75,9 +84,35 @@ class GatewayLimits:
                 raise ConfigError(f"gateway limits: {name} must be > 0 and at most {_MOST:,}, got {value:g}")
 
 
+def stated_timeouts(given: Mapping[str, float | None]) -> dict[str, float | None]:
+    """The limits that stated time-outs stand for, s. By a scenario's names, ``connect_s``, ``first_token_s``,
+    ``between_tokens_s`` and ``total_s``, and ``queue_s``. None: none, in place of what holds where nothing is stated; but a
+    connection must always open within some time.
+    """
+    found: dict[str, float | None] = {}
+    for name, limits in _STATED.items():
+        if name in given:
+            found |= dict.fromkeys(limits, None) | {limits[0]: given[name]}
+    if given.get("connect_s") is not None:
+        found["connect_timeout_s"] = given["connect_s"]
+    return found
+
+
+_STATED = {
+    "queue_s": ("queue_timeout_s",),
+    "first_token_s": ("first_token_timeout_s", "upstream_first_token_s"),
+    "between_tokens_s": ("token_timeout_s",),
+    "total_s": ("total_timeout_s", "upstream_answer_s"),
+}
+_OF_A_TENANT = frozenset(
+    {"connect_timeout_s", *(limit for name, limits in _STATED.items() if name != "queue_s" for limit in limits)}
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayConfig:
-    """``auto``: what moves the upstreams' slots, if anything; ``routing``: which upstream a request goes to. ``port`` 0: a
+    """``own_limits``: time-outs of tenants (as :func:`stated_timeouts` gives them) in place of those of ``limits``, by name.
+    ``auto``: what moves the upstreams' slots, if anything; ``routing``: which upstream a request goes to. ``port`` 0: a
     free one. ``default_tenant``: who asks when neither a key nor a header tells. ``admin_key`` (a
     reference) None: there is no ``/admin``. ``count_tokens``: ask upstreams for ``usage`` that a client did not ask for
     (the chunk that brings it is taken out again); False for servers that refuse ``stream_options``. ``fold``: see
@@ -97,6 +132,7 @@ class GatewayConfig:
     auto: AutoRule | None = None
     routing: Routing = field(default_factory=Routing)
     limits: GatewayLimits = field(default_factory=GatewayLimits)
+    own_limits: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
     wire: WireOptions = field(default_factory=WireOptions)
     probe_interval_s: float = 2.0
     count_tokens: bool = True
@@ -121,6 +157,7 @@ class GatewayConfig:
             except ValueError as error:
                 raise ConfigError(f"upstream {upstream.name!r}: {error}") from error
         self._check_keys()
+        self._check_own_limits(names)
         if self.auto is not None:
             self._check_auto(self.auto)
         if not self.probe_interval_s > 0:
@@ -128,6 +165,20 @@ class GatewayConfig:
         if self.default_tenant is not None:
             self._check_default(self.default_tenant)
         build_policy(self.policy, self.options, PolicyContext(cost=self.cost, prefill_rate=self.prefill_rate))
+
+    def limits_of(self, tenant: str) -> GatewayLimits:
+        """What a request of ``tenant`` may take."""
+        own: Mapping[str, Any] | None = self.own_limits.get(tenant)
+        return self.limits if own is None else replace(self.limits, **own)
+
+    def _check_own_limits(self, names: list[str]) -> None:
+        for tenant, own in self.own_limits.items():
+            unknown = sorted(own.keys() - _OF_A_TENANT)
+            if tenant not in names or unknown:
+                known = f"known: {', '.join(sorted(_OF_A_TENANT if tenant in names else names))}"
+                what = f"{unknown[0]!r} is no time-out" if tenant in names else "no tenant of this name"
+                raise ConfigError(f"own_limits of tenant {tenant!r}: {what}; {known}")
+            self.limits_of(tenant)
 
     def _check_keys(self) -> None:
         keys = [("the admin key", self.admin_key)]

@@ -18,6 +18,7 @@ from backends.wire.chunk import decode_chunk
 from backends.wire.sse import SseDecoder, SseOverflowError
 
 _NO_CHOICES = re.compile(rb'"choices"\s*:\s*\[\s*\]')
+_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
 _BOUNDARY = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 
 
@@ -71,6 +72,24 @@ class EventReader:
             self.over = True
 
 
+class Unread:
+    """In place of a reader of what cannot be read (sound, a compressed stream): tells that its first bytes came."""
+
+    __slots__ = ("_begun", "_on_first")
+
+    def __init__(self, on_first: Callable[[int], object]) -> None:
+        self._on_first = on_first
+        self._begun = False
+
+    def read(self, body: bytes, now_ns: int) -> None:  # noqa: ARG002 (a reader's signature)
+        if not self._begun:
+            self._begun = True
+            self._on_first(now_ns)
+
+    def close(self, now_ns: int) -> None:
+        """Nothing is held."""
+
+
 class UsageStrip:
     """Takes the usage-only event out of a stream. Holds less than one event, at most ``max_event_bytes``."""
 
@@ -85,7 +104,7 @@ class UsageStrip:
         if not self._held and segment.endswith(b"\n\n") and _NO_CHOICES.search(segment) is None:
             return segment
         segment = self._held + segment
-        end = max(segment.rfind(mark) + len(mark) if mark in segment else 0 for mark in (b"\n\n", b"\r\n\r\n", b"\r\r"))
+        end = max(segment.rfind(mark) + len(mark) if mark in segment else 0 for mark in _ENDS)
         if end == 0 and len(segment) > self._limit:
             end = len(segment)
         self._held = segment[end:]
@@ -127,9 +146,9 @@ class Passing:
 
     __slots__ = ("_read", "_reader", "_strip", "_tail", "_write")
 
-    def __init__(self, reader: Reader | None, strip: UsageStrip | None, write: Callable[[bytes], None]) -> None:
+    def __init__(self, reader: Reader, strip: UsageStrip | None, write: Callable[[bytes], None]) -> None:
         self._reader = reader
-        self._read = None if reader is None else reader.read
+        self._read = reader.read
         self._strip = strip
         self._write = write
         self._tail = b""
@@ -137,15 +156,14 @@ class Passing:
     @property
     def at_boundary(self) -> bool:
         """True when the client has only whole events, so that one more can follow."""
-        return self._tail in {b"", b"\n\n"}
+        return not self._tail or self._tail.endswith(_ENDS)
 
     def take(self, body: bytes, now_ns: int) -> None:
         passed = body if self._strip is None else self._strip.feed(body)
         if passed:
             self._write(passed)
-            self._tail = passed[-2:]
-        if self._read is not None:
-            self._read(body, now_ns)
+            self._tail = passed[-4:] if len(passed) >= 4 else (self._tail + passed)[-4:]
+        self._read(body, now_ns)
 
     def close(self, now_ns: int) -> None:
         """The upstream's message ended."""
@@ -153,5 +171,4 @@ class Passing:
             held = self._strip.close()
             if held:
                 self._write(held)
-        if self._reader is not None:
-            self._reader.close(now_ns)
+        self._reader.close(now_ns)

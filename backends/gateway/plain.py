@@ -23,7 +23,11 @@ async def proxy(
 ) -> web.StreamResponse:
     """``path``: in place of the request's own. Raises Refusal (502, 503)."""
     gate.metrics.plain += 1
-    stall_s = gate.config.limits.client_stall_s
+    limits = gate.config.limits
+    stall_s = limits.client_stall_s
+    silence = aiohttp.ClientTimeout(
+        total=None, sock_connect=limits.connect_timeout_s, sock_read=limits.upstream_first_token_s
+    )
     server = gate.upstreams.first_up()
     if server is None:
         raise Refusal(503, Reason.NO_UPSTREAM, "no upstream is up", retry_after_s=gate.config.probe_interval_s)
@@ -35,7 +39,7 @@ async def proxy(
     response: web.StreamResponse | None = None
     try:
         async with gate.upstreams.session.request(
-            request.method, url, headers=headers, data=body or None, allow_redirects=False
+            request.method, url, headers=headers, data=body or None, allow_redirects=False, timeout=silence
         ) as answer:
             if answer.status == 101:
                 raise Refusal(502, Reason.UPSTREAM_FAILED, f"upstream {server.name!r} {SWITCHES}")
@@ -58,6 +62,8 @@ async def proxy(
                 close(request.transport, stall_s)
             return response
         raise Refusal(
-            502, Reason.UPSTREAM_FAILED, f"upstream {server.name!r} did not answer ({type(error).__name__})",
-            retry_after_s=gate.config.limits.retry_after_s,
-        ) from error  # fmt: skip
+            504 if isinstance(error, TimeoutError) else 502,
+            Reason.UPSTREAM_FAILED,
+            f"upstream {server.name!r} did not answer ({type(error).__name__})",
+            retry_after_s=limits.retry_after_s,
+        ) from error

@@ -25,6 +25,7 @@ async def reach(gate: Gate, http: web.Request, tenant: Tenant, ask: Ask, ticket:
     second attempt up, Refusal for a header that cannot be sent.
     """
     target = _target(http, ask)
+    connect_timeout_s = gate.config.limits_of(tenant.name).connect_timeout_s
     for is_last in (False, True):
         assert ticket.backend is not None, "granted"
         server = gate.upstreams[ticket.backend]
@@ -33,7 +34,7 @@ async def reach(gate: Gate, http: web.Request, tenant: Tenant, ask: Ask, ticket:
             headers["content-type"] = "application/json"
         gives_up = is_last
         try:
-            exchange = await server.send(http.method, target, headers, ask.body)
+            exchange = await server.send(http.method, target, headers, ask.body, connect_timeout_s)
         except WireError as error:
             fault = error
         except ValueError as error:

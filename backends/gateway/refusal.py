@@ -1,7 +1,8 @@
 """What a client is told when it gets no answer: HTTP status, reason, words, and when to come back.
 
-The body has the shape that OpenAI clients read (``error.message``, ``type``, ``param``, ``code``); ``code`` is the reason, the
-same word that metrics and logs count by and that the header ``x-lmperf-reason`` repeats.
+The body has the shape that OpenAI clients read (``error.message``, ``type``, ``param``, ``code``), for clients of Messages with
+``type: error`` beside it; ``code`` is the reason, the same word that metrics and logs count by and that the header
+``x-lmperf-reason`` repeats.
 """
 
 from __future__ import annotations
@@ -58,7 +59,9 @@ _TYPES = {
 
 
 class Refusal(Exception):  # noqa: N818 (an answer to the client, not a fault of ours)
-    """``retry_after_s`` None: coming back does not help. ``tenant``: whose request it was, once that is known."""
+    """``retry_after_s`` None: coming back does not help. ``tenant``: whose request it was, ``typed``: whether its API's errors
+    are objects of a type, once that is known.
+    """
 
     def __init__(self, status: int, reason: str, message: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(message)
@@ -66,11 +69,12 @@ class Refusal(Exception):  # noqa: N818 (an answer to the client, not a fault of
         self.reason = str(reason)
         self.retry_after_s = retry_after_s
         self.tenant = ""
+        self.typed = False
 
     def body(self) -> bytes:
         kind = _TYPES.get(self.status, "api_error")
         error = {"message": str(self), "type": kind, "param": None, "code": self.reason}
-        return msgspec.json.encode({"error": error})
+        return msgspec.json.encode({"type": "error", "error": error} if self.typed else {"error": error})
 
     def response(self) -> web.Response:
         headers = {REASON_HEADER: self.reason}

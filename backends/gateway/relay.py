@@ -41,6 +41,7 @@ class Relay:
     """``headers`` in order, names in lower case. ``answered``: a byte of the response came. ``received``: body bytes."""
 
     __slots__ = (
+        "_body_ns",
         "_clock",
         "_close_delimited",
         "_complete",
@@ -54,6 +55,7 @@ class Relay:
         "_parser",
         "_parts",
         "_quiet",
+        "_resumed_ns",
         "_take",
         "_timer",
         "answered",
@@ -62,6 +64,7 @@ class Relay:
         "finished_ns",
         "head",
         "headers",
+        "paused",
         "received",
         "reusable",
         "status",
@@ -80,11 +83,12 @@ class Relay:
         self._loop = loop
         self._clock = clock
         self._options = options
-        self._idle_ns = None if options.token_timeout_s is None else round(options.token_timeout_s * _NS)
+        self._idle_ns = 0
         self._take: Take | None = None
         self._last_output: LastOutput | None = None
         self._parts: list[bytes] = []
-        self._last_ns = 0
+        self._last_ns = self._body_ns = self._resumed_ns = 0
+        self.paused = False
         self._quiet = 0
         self._head_complete = False
         self._close_delimited = False
@@ -114,15 +118,26 @@ class Relay:
     def is_encoded(self) -> bool:
         return (self.header(b"content-encoding") or "identity").lower() != "identity"
 
-    def start(self, take: Take, last_output: LastOutput | None = None) -> None:
-        """From here on the body goes to ``take``; first what came already. With ``last_output`` the response ends when no
-        output follows output for the wire's ``token_timeout_s``; before the first, an engine may queue as it likes.
+    def start(self, take: Take, last_output: LastOutput | None = None, token_timeout_s: float | None = None) -> None:
+        """From here on the body goes to ``take``; first what came already. With both others the response ends when no output
+        follows output for ``token_timeout_s``, not counting while it was paused; before the first, an engine may queue as it
+        likes.
         """
         self._take = take
         self._last_output = last_output
         self._flush()
-        if self._idle_ns is not None and last_output is not None and not self.done.done():
-            self._timer = self._loop.call_later(self._idle_ns / _NS, self._watch)
+        if token_timeout_s is not None and last_output is not None and not self.done.done():
+            self._idle_ns = round(token_timeout_s * _NS)
+            self._timer = self._loop.call_later(token_timeout_s, self._watch)
+
+    def resumed(self) -> None:
+        """Its socket is read again, after a time in which the client was slow, not the upstream."""
+        self.paused = False
+        self._resumed_ns = self._clock()
+
+    def heard_ns(self) -> int:
+        """When body came last, or would have been taken if it had."""
+        return self._clock() if self.paused else max(self._body_ns, self._resumed_ns)
 
     def fail(self, error_class: ErrorClass, detail: str) -> None:
         """End now with a fault, unless ended already."""
@@ -138,11 +153,11 @@ class Relay:
 
     def _watch(self) -> None:
         """One timer a response, not one a token: the deadline moves with every token and is read when the timer fires."""
-        assert self._idle_ns is not None, "armed by start"
         assert self._last_output is not None, "armed by start"
         now_ns = self._clock()
         last_ns = self._last_output()
-        left_ns = (now_ns if last_ns is None else last_ns) + self._idle_ns - now_ns
+        since_ns = now_ns if last_ns is None or self.paused else max(last_ns, self._resumed_ns)
+        left_ns = since_ns + self._idle_ns - now_ns
         if left_ns > 0:
             self._timer = self._loop.call_later(left_ns / _NS + 0.001, self._watch)
         else:
@@ -226,6 +241,7 @@ class Relay:
 
     def _flush(self) -> None:
         parts, self._parts = self._parts, []
+        self._body_ns = self._last_ns
         if parts and self._take is not None:
             self._take(parts[0] if len(parts) == 1 else b"".join(parts), self._last_ns)
 

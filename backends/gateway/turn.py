@@ -24,11 +24,12 @@ from backends.gateway.downstream import ClientStalled, Downstream, client_header
 from backends.gateway.fold import FoldError, fold
 from backends.gateway.gate import Gate
 from backends.gateway.logs import request_ended
-from backends.gateway.passing import EventReader, Passing, Reader, UsageStrip
+from backends.gateway.passing import EventReader, Passing, Reader, Unread, UsageStrip
 from backends.gateway.reach import reach
 from backends.gateway.refusal import Reason, Refusal, from_abort, from_queue
 from backends.gateway.relay import Relay
 from backends.gateway.result import judge_stream, judge_whole, wire_result
+from backends.gateway.silence import Silence
 from backends.gateway.upstreams import Exchange
 from backends.outcome import outcome_of
 from backends.wire.faults import WireError
@@ -44,7 +45,7 @@ class Turn:
     """``await Turn(...).serve()`` once. Raises Refusal when there is no answer to give."""
 
     def __init__(self, gate: Gate, http: web.Request, tenant: Tenant, ask: Ask, arrival_ns: int) -> None:
-        limits = gate.config.limits
+        limits = self._limits = gate.config.limits_of(tenant.name)
         self._gate = gate
         self._http = http
         self._tenant = tenant
@@ -59,7 +60,8 @@ class Turn:
         self._abort: AbortReason | None = None
         self._stalled = False
         self._ended = False
-        first_s = None if ask.mode in {Mode.WHOLE, Mode.AS_IS} else limits.first_token_timeout_s
+        self._silence: Silence | None = None
+        first_s = limits.first_token_timeout_s if ask.mode.shows_tokens else None
         ttl_s = limits.queue_timeout_s if tenant.limits.ttl_ns is None else None
         self._request = Request(
             id=next(gate.ids),
@@ -78,6 +80,7 @@ class Turn:
     async def serve(self) -> web.StreamResponse:
         try:
             await self._ticket.granted()
+            self._silence = self._watch()
             self._exchange = await self._reach()
             return await self._respond(self._exchange.relay, self._exchange)
         except NotServed as refusal:
@@ -100,6 +103,30 @@ class Turn:
         except WireError as fault:
             self._failed(fault, Reason.UPSTREAM_FAILED)
 
+    def _watch(self) -> Silence | None:
+        if self._ask.mode.shows_tokens:
+            limit_s = self._limits.upstream_first_token_s if self._limits.first_token_timeout_s is None else None
+            reason = AbortReason.FIRST_TOKEN_TIMEOUT
+        else:
+            limit_s = self._limits.upstream_answer_s if self._limits.total_timeout_s is None else None
+            reason = AbortReason.TOTAL_TIMEOUT
+        if limit_s is None:
+            return None
+        return Silence(limit_s, self._gate.clock, self._silent_since, lambda: self._on_abort(reason))
+
+    def _silent_since(self) -> int | None:
+        """Since when the upstream has owed a sign of its work, None when it owes none any more."""
+        exchange, dispatched_ns = self._exchange, self._ticket.dispatched_ns
+        if self._ended or (exchange is not None and exchange.relay.done.done()):
+            return None
+        if dispatched_ns is None:  # in the queue again, for a second attempt
+            return self._gate.clock()
+        if self._ask.mode.shows_tokens:
+            return dispatched_ns if self._ticket.first_ns is None else None
+        if self._ask.mode is Mode.AS_IS and exchange is not None:
+            return max(dispatched_ns, exchange.relay.heard_ns())
+        return dispatched_ns
+
     # -- the answer --------------------------------------------------------------------------------------------------
 
     async def _respond(self, relay: Relay, exchange: Exchange) -> web.StreamResponse:
@@ -114,13 +141,13 @@ class Turn:
     async def _pass(self, relay: Relay, exchange: Exchange) -> web.StreamResponse:
         wire = self._gate.config.wire
         self._gate.metrics.modes["pass"] += 1
-        reader = None if relay.is_encoded else EventReader(self._answer, wire.max_event_bytes)
+        events = None if relay.is_encoded else EventReader(self._answer, wire.max_event_bytes)
         strip = UsageStrip(wire.max_event_bytes) if self._ask.strip_usage and not relay.is_encoded else None
 
         def judge() -> WireError | None:
-            return None if reader is None else judge_stream(self._answer, reader.unreadable)
+            return None if events is None else judge_stream(self._answer, events.unreadable)
 
-        return await self._through(relay, exchange, reader, strip, judge)
+        return await self._through(relay, exchange, events or Unread(self._begun), strip, judge)
 
     async def _hand_on(self, relay: Relay, exchange: Exchange) -> web.StreamResponse:
         """An answer of an unknown API: whether it is a good one only its client can judge."""
@@ -130,20 +157,21 @@ class Turn:
         def judge() -> None:
             self._whole = None if reader is None else reader.whole
 
-        return await self._through(relay, exchange, reader, None, judge)
+        return await self._through(relay, exchange, reader or Unread(self._begun), None, judge)
 
     async def _through(
         self,
         relay: Relay,
         exchange: Exchange,
-        reader: Reader | None,
+        reader: Reader,
         strip: UsageStrip | None,
         judge: Callable[[], WireError | None],
     ) -> web.StreamResponse:
-        down = self._down = Downstream(self._http, self._gate.config.limits.client_stall_s, self._on_stall)
+        down = self._down = Downstream(self._http, self._limits.client_stall_s, self._on_stall)
         await down.begin(relay.status, client_headers(relay), exchange)
         passing = self._passing = Passing(reader, strip, down.write)
-        relay.start(passing.take, self._last_output)
+        last_output = None if isinstance(reader, Unread) else self._last_output
+        relay.start(passing.take, last_output, self._limits.token_timeout_s)
         await relay.done
         if relay.fault is None:
             passing.close(self._gate.clock())
@@ -151,7 +179,7 @@ class Turn:
             await down.finish()
         else:
             self._end(relay.fault, reason=Reason.UPSTREAM_CUT)
-            self._cut(Refusal(502, Reason.UPSTREAM_CUT, relay.fault.detail))
+            self._cut(Refusal(_status_of(relay.fault), Reason.UPSTREAM_CUT, relay.fault.detail))
         assert down.response is not None, "begun"
         return down.response
 
@@ -168,7 +196,7 @@ class Turn:
             reader.read(body, now_ns)
             self._bound(relay)
 
-        relay.start(take, self._last_output)
+        relay.start(take, self._last_output, self._limits.token_timeout_s)
         await relay.done
         if relay.fault is not None:
             self._failed(relay.fault, Reason.UPSTREAM_CUT)
@@ -211,13 +239,13 @@ class Turn:
 
     async def _give(self, response: web.Response) -> web.Response:
         try:
-            return await give(self._http, response, self._gate.config.limits.client_stall_s)
+            return await give(self._http, response, self._limits.client_stall_s)
         except ClientStalled:
             self._gate.metrics.refused(self._tenant.name, Reason.CLIENT_STALLED)
             raise
 
     def _bound(self, relay: Relay) -> None:
-        limit = self._gate.config.limits.max_folded_bytes
+        limit = self._limits.max_folded_bytes
         if relay.received > limit:
             relay.fail(ErrorClass.BAD_STREAM, f"the upstream's answer is larger than {limit} bytes")
 
@@ -225,6 +253,10 @@ class Turn:
 
     def _tokens(self, received_ns: int, count: int | None) -> None:
         self._ticket.tokens(received_ns, count)
+
+    def _begun(self, received_ns: int) -> None:
+        """The answer's first bytes came, of nobody knows how many tokens: what stood before them is done."""
+        self._ticket.tokens(received_ns, 0)
 
     def _last_output(self) -> int | None:
         return self._ticket.last_ns
@@ -238,8 +270,8 @@ class Turn:
         self._stalled = True
 
     def _not_served(self, refused: NotServed) -> web.StreamResponse:
-        limits = self._gate.config.limits
-        refusal = from_queue(refused.reason, self._tenant.name, refused.retry_after_ns, limits.retry_after_s)
+        retry_s = self._limits.retry_after_s
+        refusal = from_queue(refused.reason, self._tenant.name, refused.retry_after_ns, retry_s)
         timed_out = refused.status is Status.TIMED_OUT
         error_class = ErrorClass(refused.reason) if timed_out else ErrorClass.SHED
         self._end(WireError(error_class, str(refused.reason)), http_status=refusal.status, status=refused.status)
@@ -272,10 +304,10 @@ class Turn:
 
     def _failed(self, fault: WireError, reason: Reason) -> NoReturn:
         """End with a fault of the upstream. Always raises."""
-        self._end(fault, http_status=502, reason=reason)
-        retry_s = self._gate.config.limits.retry_after_s
+        status = _status_of(fault)
+        self._end(fault, http_status=status, reason=reason)
         detail = f"upstream: {fault.detail}" if fault.error_class is not ErrorClass.SERVER_ERROR else fault.detail
-        raise Refusal(502, reason, detail, retry_after_s=retry_s)
+        raise Refusal(status, reason, detail, retry_after_s=self._limits.retry_after_s)
 
     def _end(
         self,
@@ -289,6 +321,8 @@ class Turn:
         if self._ended:
             return
         self._ended = True
+        if self._silence is not None:
+            self._silence.close()
         gate, ticket, exchange = self._gate, self._ticket, self._exchange
         if exchange is not None:
             exchange.close()
@@ -315,3 +349,8 @@ class Turn:
             reason=reason,
             http_status=http_status,
         )
+
+
+def _status_of(fault: WireError) -> int:
+    """What a client is told of an upstream's fault: it was late (504), or it failed."""
+    return 504 if fault.status is Status.TIMED_OUT else 502

@@ -49,10 +49,12 @@ class Exchange:
         self._pool = pool
 
     def pause_reading(self) -> None:
+        self.relay.paused = True
         if self._connection is not None and self._connection.is_open:
             self._connection.pause_reading()
 
     def resume_reading(self) -> None:
+        self.relay.resumed()
         if self._connection is not None and self._connection.is_open:
             self._connection.resume_reading()
 
@@ -106,23 +108,25 @@ class Server:
             kept[TENANT_HEADER] = tenant
         return kept
 
-    async def send(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Exchange:
+    async def send(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes, connect_timeout_s: float
+    ) -> Exchange:
         """Ask, and wait for the head of the answer (or what comes in its place: ``relay.fault``). Raises WireError when
         no connection can be opened, ValueError for a header that HTTP cannot carry.
         """
         data = request_bytes(
             self.base.origin, self.base.target(path), headers, body, self._dialer.proxy(self.base.origin), method
         )
-        exchange, reused = await self._send(data, fresh=False)
+        exchange, reused = await self._send(data, connect_timeout_s, fresh=False)
         fault = exchange.relay.fault
         if reused and fault is not None and fault.error_class is ErrorClass.RESET and not exchange.relay.answered:
             # A kept socket that the server had closed meanwhile: it never began to answer this request.
             exchange.close()
-            exchange, _ = await self._send(data, fresh=True)
+            exchange, _ = await self._send(data, connect_timeout_s, fresh=True)
         return exchange
 
-    async def _send(self, data: bytes, *, fresh: bool) -> tuple[Exchange, bool]:
-        connection, connect_ns = await self._pool.acquire(fresh=fresh)
+    async def _send(self, data: bytes, connect_timeout_s: float, *, fresh: bool) -> tuple[Exchange, bool]:
+        connection, connect_ns = await self._pool.acquire(fresh=fresh, limit_s=connect_timeout_s)
         relay = Relay(self._wire, self._clock, asyncio.get_running_loop())
         exchange = Exchange(relay, connection, self._pool, connect_ns or 0)
         try:
@@ -174,7 +178,7 @@ class Upstreams:
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             skip_auto_headers=("Accept", "Accept-Encoding", "Content-Type", "User-Agent"),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=config.wire.connect_timeout_s),
+            timeout=aiohttp.ClientTimeout(total=None),
         )
         self._prober: asyncio.Task[None] | None = None
 

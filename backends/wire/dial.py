@@ -49,18 +49,20 @@ class Dialer:
             self._proxies[origin] = proxy_for(origin, self._options.proxy)
         return self._proxies[origin]
 
-    async def open(self, origin: Origin, on_lost: Callable[[Connection], None]) -> tuple[Connection, int]:
-        """A connection to ``origin`` and the ns that it took. Raises WireError: dns, refused, tls, connect_timeout,
-        reset.
+    async def open(
+        self, origin: Origin, on_lost: Callable[[Connection], None], limit_s: float | None = None
+    ) -> tuple[Connection, int]:
+        """A connection to ``origin`` and the ns that it took; ``limit_s`` in place of the options' ``connect_timeout_s``.
+        Raises WireError: dns, refused, tls, connect_timeout, reset.
         """
         start_ns = self._clock()
-        limit_s = self._options.connect_timeout_s
+        limit_s = self._options.connect_timeout_s if limit_s is None else limit_s
         connection: Connection | None = None
         try:
             async with asyncio.timeout(limit_s):
                 proxy = self.proxy(origin)
                 first = proxy.origin if proxy is not None else origin
-                link = await self._tcp(first)
+                link = await self._tcp(first, limit_s)
                 connection = Connection(link, self._clock, on_lost)
                 if origin.scheme == "https":
                     if proxy is not None:
@@ -77,10 +79,10 @@ class Dialer:
             raise
         return connection, self._clock() - start_ns
 
-    async def _tcp(self, origin: Origin) -> StreamSocket:
+    async def _tcp(self, origin: Origin, limit_s: float) -> StreamSocket:
         key = (origin.host, origin.port)
         addresses = await self._addresses(origin)
-        share_s = self._options.connect_timeout_s / max(1, len(addresses))
+        share_s = limit_s / max(1, len(addresses))
         fault = WireError(ErrorClass.DNS, f"cannot resolve {origin}: no address")
         for left, address in zip(range(len(addresses) - 1, -1, -1), addresses, strict=True):
             try:

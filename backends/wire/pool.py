@@ -46,9 +46,9 @@ class Pool:
     def open_connections(self) -> int:
         return len(self._open)
 
-    async def acquire(self, *, fresh: bool = False) -> tuple[Connection, int | None]:
-        """A connection and the ns spent connecting, None for a reused one. ``fresh`` insists on a new socket. Raises
-        WireError.
+    async def acquire(self, *, fresh: bool = False, limit_s: float | None = None) -> tuple[Connection, int | None]:
+        """A connection and the ns spent connecting, None for a reused one. ``fresh`` insists on a new socket, which ``limit_s``
+        is for (None: the dialer's own). Raises WireError.
         """
         if not fresh:
             connection = self._pop_idle()
@@ -64,7 +64,7 @@ class Pool:
         if self._limit is not None and self._idle and self._leased + len(self._idle) > self._limit:
             self._idle.pop().abort()
         try:
-            return await self._dial()
+            return await self._dial(limit_s)
         except BaseException:
             self._free_lease(None)
             raise
@@ -113,8 +113,8 @@ class Pool:
         self.stats.reused += 1
         return connection, None
 
-    async def _dial(self) -> tuple[Connection, int]:
-        connection, took_ns = await self._dialer.open(self._origin, self._lost)
+    async def _dial(self, limit_s: float | None = None) -> tuple[Connection, int]:
+        connection, took_ns = await self._dialer.open(self._origin, self._lost, limit_s)
         if connection.is_open:
             self._open.add(connection)
         self.stats.opened += 1

@@ -11,24 +11,26 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from backends.gateway.cli import add_arguments, run_from_args
-from backends.gateway.config import ConfigError, GatewayConfig, GatewayLimits, Upstream
+from backends.gateway.config import ConfigError, GatewayConfig, GatewayLimits, Upstream, stated_timeouts
 from backends.gateway.server import GatewayServer
 from backends.reference import resolve_references
+from backends.wire.options import WireOptions
 from lmperf.catalog import find_scenario
 from lmperf.cli.parser import Parser
 from lmperf.exit_codes import ExitCode
 from lmperf.scenario.faults import ScenarioError
 from lmperf.scenario.load import Scenario, load_scenario
 from lmperf.scenario.resolve import resolve
+from lmperf.scenario.server_model import TimeoutsModel
 from lmperf.wiring.dispatching import auto_of, slots_of
 from lmperf.wiring.known import installed
 from lmperf.wiring.results import FOREVER_NS, window_as_run, write_results
 from lmperf.wiring.run_folder import claimed
-from lmperf.wiring.targets import wire_options
 from loadgen.offline.cell import slots_data
 from loadgen.recorder import Recorder
 from loadgen.table import tenant_table
@@ -103,7 +105,7 @@ def config_of(scenario: Scenario) -> GatewayConfig:
         urls = {"upstream-1": plan.backend.url}
     if not urls:
         raise ValueError("the scenario names no server: set backend.url or urls, or give --upstream URL")
-    timeouts = plan.backend.timeouts
+    of_tenants = {planned.tenant.name: scenario.model.tenants[planned.group].timeouts for planned in plan.tenants}
     return GatewayConfig(
         tenants=tuple(planned.tenant for planned in plan.tenants),
         upstreams=tuple(
@@ -121,12 +123,14 @@ def config_of(scenario: Scenario) -> GatewayConfig:
         policy=plan.policy.name if plan.policy.queues else "fifo",
         options=dict(plan.policy.options),
         cost=plan.cost,
-        limits=GatewayLimits(
-            first_token_timeout_s=None if timeouts.first_token_ns is None else timeouts.first_token_ns / 1e9,
-            total_timeout_s=None if timeouts.total_ns is None else timeouts.total_ns / 1e9,
-        ),
-        wire=wire_options(plan.backend),
+        limits=replace(GatewayLimits(), **_stated(backend.timeouts)),
+        own_limits={name: _stated(timeouts) for name, timeouts in of_tenants.items() if timeouts is not None},
+        wire=WireOptions(insecure=plan.backend.insecure, ca_file=plan.backend.ca_file, proxy=plan.backend.proxy),
     )
+
+
+def _stated(timeouts: TimeoutsModel) -> dict[str, Any]:
+    return stated_timeouts(timeouts.model_dump(exclude_unset=True))
 
 
 def _refuse_servers_of_tenants(scenario: Scenario) -> None:

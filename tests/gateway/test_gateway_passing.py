@@ -7,7 +7,7 @@ from gateway_upstream import DONE, text, usage
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.gateway.passing import EventReader, Passing, UsageStrip
+from backends.gateway.passing import EventReader, Passing, Unread, UsageStrip
 from backends.wire.answer import OpenAiAnswer
 
 LIMIT = 1 << 20
@@ -78,3 +78,15 @@ def test_the_answer_is_read_on_the_way(at):
     assert answer.chunk_ns == array("q", seen)
     assert answer.whole
     assert (answer.counts().prompt_tokens, answer.counts().output_tokens) == (7, 2)
+
+
+@given(st.lists(PIECES, max_size=4), st.lists(st.integers(0, 5_000), max_size=12), st.integers(0, 5_000))
+def test_where_one_more_event_may_follow(pieces, at, upto):
+    """After whole events, whatever their line ends and however they were segmented; inside one it would be part of it."""
+    whole = b"".join(pieces)
+    ends = {len(b"".join(pieces[:count])) for count in range(len(pieces) + 1)}
+    upto %= len(whole) + 1
+    passing = Passing(Unread(lambda _: None), None, lambda _: None)
+    for segment in cut(whole[:upto], at):
+        passing.take(segment, 1)
+    assert passing.at_boundary is (upto in ends)

@@ -29,11 +29,6 @@ class Whole(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: str | None = None
 
 
-def error_event(refusal: Refusal) -> bytes:
-    """Why a stream ends, as the event of it that OpenAI clients raise as an error."""
-    return b"data: " + refusal.body() + b"\n\n"
-
-
 def decoded(decode: Callable[[bytes], T], body: bytes) -> T | None:
     """None for a body that is not what ``decode`` reads."""
     try:
@@ -48,7 +43,7 @@ class Dialect:
     the prompt, in order; ``most``: fields that may limit the answer's tokens, the first one given counts. ``answer`` reads a
     stream, ``whole`` a JSON answer (None for what is none). ``repeats``: a request that failed may be sent once more.
     ``takes_priority``: vLLM reads a request's class from the body. ``chunks``: a stream is chunks of choices, which fold into
-    one answer, and ``stream_options`` ask for its usage. ``error``: why a stream is cut, as an event of it.
+    one answer, and ``stream_options`` ask for its usage. ``typed_errors``: an error is an object of a type, its event named.
     """
 
     name: str
@@ -60,7 +55,14 @@ class Dialect:
     repeats: bool = True
     takes_priority: bool = False
     chunks: bool = False
-    error: Callable[[Refusal], bytes] = error_event
+    typed_errors: bool = False
+
+    def error(self, refusal: Refusal) -> bytes:
+        """Why a stream ends, as the event of it that its clients raise: OpenAI's go by the object in it, Anthropic's by the
+        event's name."""
+        refusal.typed = self.typed_errors
+        name = b"event: error\n" if self.typed_errors else b""
+        return name + b"data: " + refusal.body() + b"\n\n"
 
 
 class EventAnswer:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import msgspec
 
 from backends.gateway.dialects.dialect import Dialect, TypedAnswer, Whole, decoded
-from backends.gateway.refusal import Refusal
 
 
 class _Usage(msgspec.Struct):
@@ -95,12 +94,6 @@ def _whole(body: bytes) -> Whole | None:
     return msgspec.structs.replace(told, finish_reason=_reason(message.stop_reason))
 
 
-def _error(refusal: Refusal) -> bytes:
-    """Its clients look at an event's name, and at the body's own type."""
-    body = msgspec.json.encode({"type": "error", **msgspec.json.decode(refusal.body())})
-    return b"event: error\ndata: " + body + b"\n\n"
-
-
 MESSAGES = Dialect(
     name="messages",
     path="/v1/messages",
@@ -108,5 +101,5 @@ MESSAGES = Dialect(
     most=("max_tokens",),
     answer=MessagesAnswer,
     whole=_whole,
-    error=_error,
+    typed_errors=True,
 )
