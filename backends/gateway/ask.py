@@ -6,8 +6,9 @@ needs none goes on untouched. Four ways to answer:
 * PASS: the client streams; bytes pass through as they come. ``usage`` is asked for where the client did not, and the chunk
   that brings it is taken out again;
 * FOLD: the client does not stream, but the upstream is asked to, so that the first token is seen and the prefill slot
-  freed; the chunks are folded into one answer. Only for bodies whose every field is known to fold;
-* WHOLE: neither: tools, log probabilities, several choices, a field that is not known here, or an API that is not folded;
+  freed; the events are folded into one answer. Only for bodies whose every field is known to fold;
+* WHOLE: neither: tools, log probabilities, several choices, a field that is not known here. Nothing tells of its first token,
+  so it holds its prefill slot to its end: freed by a guess, the slot would be no limit;
 * AS_IS: body and answer of an API that is not known here, untouched both.
 """
 
@@ -20,28 +21,13 @@ from typing import Any
 import msgspec
 
 from backends.gateway.dialects.dialect import Dialect
-from backends.gateway.dialects.openai import CHAT, COMPLETIONS
+from backends.gateway.dialects.openai import COMPLETIONS
 from backends.gateway.dialects.other import OTHER
 from backends.gateway.dialects.responses import RESPONSES
 from backends.gateway.refusal import Reason, Refusal
 
-_FOLDABLE = frozenset(
-    {
-        "model", "messages", "prompt", "max_tokens", "max_completion_tokens", "min_tokens", "stream", "temperature",
-        "top_p", "top_k", "min_p", "typical_p", "frequency_penalty", "presence_penalty", "repetition_penalty",
-        "length_penalty", "seed", "stop", "stop_token_ids", "ignore_eos", "logit_bias", "bad_words",
-        "allowed_token_ids", "skip_special_tokens", "spaces_between_special_tokens", "include_stop_str_in_output",
-        "truncate_prompt_tokens", "add_generation_prompt", "continue_final_message", "add_special_tokens",
-        "chat_template", "chat_template_kwargs", "include_reasoning", "reasoning_effort", "response_format",
-        "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "user", "priority",
-        "cache_salt", "vllm_xargs", "metadata", "store", "safety_identifier", "prompt_cache_key", "service_tier",
-        "verbosity", "n", "best_of", "logprobs", "echo", "tools", "tool_choice", "functions", "suffix",
-    }
-)  # fmt: skip
 _PREFIX_BYTES = 1024
 _ABSENT = frozenset({b"null", b"false", b"[]"})
-_ONE_ONLY = ("n", "best_of")
-_NONE_ONLY = ("logprobs", "echo", "tools", "tool_choice", "functions", "suffix")
 
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
@@ -92,13 +78,15 @@ def read_ask(data: bytes, *, dialect: Dialect, fold: bool, count_tokens: bool, p
             Reason.BAD_REQUEST,
             "a background response is worked on outside the queue, after its answer; send it without background",
         )
-    folds = fold and count_tokens and dialect.chunks and _folds(fields, chat=dialect is CHAT)
+    folds = fold and count_tokens and _folds(fields, dialect)
     mode = Mode.PASS if _flag(fields, "stream") else Mode.FOLD if folds else Mode.WHOLE
     prompt = b"".join(_raw(fields, name) for name in dialect.prompt if name in fields)
     changes: dict[str, Any] = {} if priority is None or not dialect.takes_priority else {"priority": priority}
     strip_usage = False
     if mode is Mode.FOLD:
-        changes |= {"stream": True, "stream_options": {"include_usage": True}}
+        changes["stream"] = True
+        if dialect.chunks:
+            changes["stream_options"] = {"include_usage": True}
     elif mode is Mode.PASS and count_tokens and dialect.chunks:
         options = _options(fields)
         if not options.get("include_usage"):
@@ -156,14 +144,15 @@ def _options(fields: Mapping[str, msgspec.Raw]) -> dict[str, Any]:
         raise Refusal(400, Reason.BAD_BODY, "stream_options must be an object") from error
 
 
-def _folds(fields: Mapping[str, msgspec.Raw], *, chat: bool) -> bool:
-    if not fields.keys() <= _FOLDABLE:
+def _folds(fields: Mapping[str, msgspec.Raw], dialect: Dialect) -> bool:
+    how = dialect.folding
+    if how is None or not fields.keys() <= how.fields:
         return False
-    if any(_raw(fields, name) not in {b"null", b"1"} for name in _ONE_ONLY):
+    if any(_raw(fields, name) not in {b"null", b"1"} for name in how.one):
         return False
-    if any(_raw(fields, name) not in _ABSENT for name in _NONE_ONLY):
+    if any(_raw(fields, name) not in _ABSENT for name in how.absent):
         return False
-    return chat or _is_one_prompt(_raw(fields, "prompt"))
+    return dialect is not COMPLETIONS or _is_one_prompt(_raw(fields, "prompt"))
 
 
 def _is_one_prompt(prompt: bytes) -> bool:

@@ -1,7 +1,8 @@
-"""Many chunks of a stream folded into the one JSON answer that a client expects who did not ask to stream.
+"""Many events of a stream folded into the one JSON answer that a client expects who did not ask to stream.
 
-Text parts are joined, lists of parts appended, tool calls joined by their index, and of everything else the last word
-stands; so a field that is not known here survives as well. ``usage`` is the server's last word on it.
+:func:`fold` is that of the chunks of chat and completions; other APIs' are beside their dialects. Text parts are joined, lists
+of parts appended, tool calls joined by their index, and of everything else the last word stands; so a field that is not known
+here survives as well. ``usage`` is the server's last word on it.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ _decode = msgspec.json.decode
 
 
 class FoldError(ValueError):
-    """The chunks do not make an answer."""
+    """The events do not make an answer."""
 
 
 def fold(events: Iterable[bytes], *, chat: bool) -> bytes:
-    """One answer of the kind ``chat.completion`` or ``text_completion``. Raises FoldError."""
+    """One answer of the kind ``chat.completion`` or ``text_completion``. Raises FoldError, and what comes of other objects."""
     answer: dict[str, Any] = {}
     usage: object = None
     choices: dict[int, dict[str, Any]] = {}
     for event in events:
-        chunk = _object(event)
+        chunk = event_object(event)
         if chunk is None:
             continue
         for name, value in chunk.items():
@@ -42,16 +43,16 @@ def fold(events: Iterable[bytes], *, chat: bool) -> bytes:
     return msgspec.json.encode(answer)
 
 
-def _object(event: bytes) -> dict[str, Any] | None:
-    """None for the closing mark and empty events."""
+def event_object(event: bytes) -> dict[str, Any] | None:
+    """The object that an event's data is, None for the closing mark and empty ones. Raises FoldError."""
     if event.strip() in {b"", b"[DONE]"}:
         return None
     try:
         value = _decode(event)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise FoldError(f"a chunk is not JSON ({error})") from error
+        raise FoldError(f"an event is not JSON ({error})") from error
     if not isinstance(value, dict):
-        raise FoldError("a chunk is no JSON object")
+        raise FoldError("an event is no JSON object")
     return value
 
 
@@ -62,14 +63,15 @@ def _add_choice(choices: dict[int, dict[str, Any]], part: dict[str, Any], *, cha
     for name, value in part.items():
         if name == "delta":
             for key, said in (value or {}).items():
-                _add(choice["message"], key, said)
+                add_part(choice["message"], key, said)
         elif name == "text":
             choice["text"] += value or ""
         elif value is not None or name not in choice:
             choice[name] = value
 
 
-def _add(message: dict[str, Any], key: str, said: object) -> None:
+def add_part(message: dict[str, Any], key: str, said: object) -> None:
+    """Put one more piece of a field to what of it is there."""
     present = message.get(key)
     if said is None:
         message.setdefault(key, None)
@@ -94,7 +96,7 @@ def _tool_calls(present: list[dict[str, Any]], parts: list[dict[str, Any]]) -> l
             if name == "function" and isinstance(value, dict):
                 function = call.setdefault("function", {})
                 for key, text in value.items():
-                    _add(function, key, text)
+                    add_part(function, key, text)
             elif name != "index" and value is not None:
                 call[name] = value
     return list(calls.values())

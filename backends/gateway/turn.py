@@ -19,9 +19,8 @@ from aiohttp import web
 from backends.gateway.as_is import reader_of
 from backends.gateway.ask import Ask, Mode
 from backends.gateway.dialects.dialect import Whole
-from backends.gateway.dialects.openai import CHAT
 from backends.gateway.downstream import ClientStalled, Downstream, client_headers, give
-from backends.gateway.fold import FoldError, fold
+from backends.gateway.fold import FoldError
 from backends.gateway.gate import Gate
 from backends.gateway.logs import request_ended
 from backends.gateway.passing import EventReader, Passing, Reader, Unread, UsageStrip
@@ -184,6 +183,8 @@ class Turn:
         return down.response
 
     async def _fold(self, relay: Relay) -> web.StreamResponse:
+        folding = self._ask.dialect.folding
+        assert folding is not None, "asked so"
         self._gate.metrics.modes["fold"] += 1
         events: list[bytes] = []
         reader = EventReader(self._answer, self._gate.config.wire.max_event_bytes, keep=events)
@@ -205,7 +206,7 @@ class Turn:
         if fault is not None:
             self._failed(fault, Reason.UPSTREAM_FAILED)
         try:
-            body = fold(events, chat=self._ask.dialect is CHAT)
+            body = folding.body(events)
         except FoldError as error:
             self._failed(WireError(ErrorClass.BAD_STREAM, str(error)), Reason.UPSTREAM_FAILED)
         self._end(None)

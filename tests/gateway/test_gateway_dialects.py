@@ -66,6 +66,7 @@ MESSAGES_STREAM = [
     delta("thinking_delta", thinking="h"),
     delta("signature_delta", signature="c2ln"),
     typed({"type": "content_block_stop", "index": 0}),
+    typed({"type": "content_block_start", "index": 1, "content_block": {"type": "text", "text": ""}}),
     delta("text_delta", at=1, text="hi!"),
     typed({"type": "message_delta", "delta": {"stop_reason": "max_tokens"}, "usage": {"output_tokens": 2}}),
     typed({"type": "message_stop"}),

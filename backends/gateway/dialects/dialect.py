@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
+from backends.gateway.fold import FoldError
 from backends.gateway.refusal import Refusal
 from backends.protocol import OnTokens
 from backends.wire.answer import Answer, Counts
@@ -38,12 +39,33 @@ def decoded(decode: Callable[[bytes], T], body: bytes) -> T | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Folding:
+    """How a stream becomes the answer of a request that does not stream. ``fields``: a request with no others folds, if those
+    in ``absent`` are null, false or empty and those in ``one`` null or 1. ``fold``: the data of all events to the answer's
+    body; raises FoldError, and what comes of taking a text for an object.
+    """
+
+    fields: frozenset[str]
+    absent: frozenset[str]
+    one: frozenset[str] = frozenset()
+    fold: Callable[[Iterable[bytes]], bytes]
+
+    def body(self, events: Iterable[bytes]) -> bytes:
+        """The answer's body of the data of all events. Raises FoldError."""
+        try:
+            return self.fold(events)
+        except (AttributeError, KeyError, TypeError) as error:
+            raise FoldError("the stream's events are not those of this API") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
     """``path``: under which it is asked for upstream, None: whatever the client asked for. ``prompt``: fields that make up
     the prompt, in order; ``most``: fields that may limit the answer's tokens, the first one given counts. ``answer`` reads a
     stream, ``whole`` a JSON answer (None for what is none). ``repeats``: a request that failed may be sent once more.
-    ``takes_priority``: vLLM reads a request's class from the body. ``chunks``: a stream is chunks of choices, which fold into
-    one answer, and ``stream_options`` ask for its usage. ``typed_errors``: an error is an object of a type, its event named.
+    ``takes_priority``: vLLM reads a request's class from the body. ``chunks``: a stream is chunks of choices, and
+    ``stream_options`` ask for its usage. ``folding`` None: what does not stream is not asked for as a stream either.
+    ``typed_errors``: an error is an object of a type, its event named.
     """
 
     name: str
@@ -55,6 +77,7 @@ class Dialect:
     repeats: bool = True
     takes_priority: bool = False
     chunks: bool = False
+    folding: Folding | None = None
     typed_errors: bool = False
 
     def error(self, refusal: Refusal) -> bytes:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
-from backends.gateway.dialects.dialect import Dialect, TypedAnswer, Whole, decoded
+from backends.gateway.dialects.dialect import Dialect, Folding, TypedAnswer, Whole, decoded
+from backends.gateway.dialects.messages_fold import fold
 
 
 class _Usage(msgspec.Struct):
@@ -94,6 +95,14 @@ def _whole(body: bytes) -> Whole | None:
     return msgspec.structs.replace(told, finish_reason=_reason(message.stop_reason))
 
 
+_FIELDS = frozenset(
+    {
+        "model", "system", "messages", "max_tokens", "stream", "temperature", "top_p", "top_k", "min_p", "seed",
+        "stop_sequences", "thinking", "metadata", "service_tier", "output_config", "output_format", "cache_control",
+        "inference_geo", "chat_template_kwargs", "ignore_eos", "tools", "tool_choice",
+    }
+)  # fmt: skip
+
 MESSAGES = Dialect(
     name="messages",
     path="/v1/messages",
@@ -101,5 +110,6 @@ MESSAGES = Dialect(
     most=("max_tokens",),
     answer=MessagesAnswer,
     whole=_whole,
+    folding=Folding(fields=_FIELDS, absent=frozenset({"tools", "tool_choice"}), fold=fold),
     typed_errors=True,
 )

@@ -4,11 +4,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
-from backends.gateway.dialects.dialect import Dialect, TypedAnswer, Whole, decoded
+from backends.gateway.dialects.dialect import Dialect, Folding, TypedAnswer, Whole, decoded
+from backends.gateway.fold import FoldError, event_object
 
 
 class _Details(msgspec.Struct):
@@ -84,6 +86,29 @@ def _whole(body: bytes) -> Whole | None:
     return None if response is None else _told(response)
 
 
+def _fold(events: Iterable[bytes]) -> bytes:
+    """The last event holds the answer. A server that leaves the output out of it has sent it item by item."""
+    items: list[object] = []
+    for payload in events:
+        event = event_object(payload) or {}
+        kind, answer = event.get("type"), event.get("response")
+        if kind == "response.output_item.done":
+            items.append(event.get("item"))
+        elif kind in _LAST and isinstance(answer, dict):
+            return msgspec.json.encode(answer if answer.get("output") else answer | {"output": items})
+    raise FoldError("the stream's last event holds no response")
+
+
+_FIELDS = frozenset(
+    {
+        "model", "input", "instructions", "max_output_tokens", "stream", "temperature", "top_p", "top_k", "min_p", "seed",
+        "stop", "repetition_penalty", "presence_penalty", "frequency_penalty", "ignore_eos", "skip_special_tokens",
+        "chat_template_kwargs", "previous_response_id", "prompt", "prompt_cache_key", "prompt_cache_retention", "reasoning",
+        "text", "truncation", "parallel_tool_calls", "max_tool_calls", "store", "user", "metadata", "safety_identifier",
+        "service_tier", "background", "priority", "cache_salt", "vllm_xargs", "tools", "tool_choice", "include", "top_logprobs",
+    }
+)  # fmt: skip
+
 RESPONSES = Dialect(
     name="responses",
     path="/v1/responses",
@@ -92,4 +117,5 @@ RESPONSES = Dialect(
     answer=ResponsesAnswer,
     whole=_whole,
     takes_priority=True,
+    folding=Folding(fields=_FIELDS, absent=frozenset({"tools", "tool_choice", "include", "top_logprobs"}), fold=_fold),
 )
