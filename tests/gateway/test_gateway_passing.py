@@ -80,12 +80,12 @@ def test_the_answer_is_read_on_the_way(at):
     assert (answer.counts().prompt_tokens, answer.counts().output_tokens) == (7, 2)
 
 
-@given(st.lists(PIECES, max_size=4), st.lists(st.integers(0, 5_000), max_size=12), st.integers(0, 5_000))
-def test_where_one_more_event_may_follow(pieces, at, upto):
+@given(st.lists(PIECES, min_size=1, max_size=4), st.lists(st.integers(0, 5_000), max_size=12), st.data())
+def test_where_one_more_event_may_follow(pieces, at, data):
     """After whole events, whatever their line ends and however they were segmented; inside one it would be part of it."""
     whole = b"".join(pieces)
-    ends = {len(b"".join(pieces[:count])) for count in range(len(pieces) + 1)}
-    upto %= len(whole) + 1
+    ends = [len(b"".join(pieces[:count])) for count in range(len(pieces) + 1)]
+    upto = data.draw(st.sampled_from(ends) | st.integers(0, len(whole)))
     passing = Passing(Unread(lambda _: None), None, lambda _: None)
     for segment in cut(whole[:upto], at):
         passing.take(segment, 1)

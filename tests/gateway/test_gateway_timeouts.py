@@ -205,11 +205,13 @@ async def test_the_first_bytes_of_what_cannot_be_read_free_the_prefill_slot(benc
         await peer.chunk(packed[5:])
         await peer.end()
 
-    gateway = await bench.gateway((await bench.upstream(script)).url, slots=Slots(sequences=9, prefill_tokens=1))
-    asking = [
-        asyncio.create_task(post(bench, gateway, path, {**MESSAGES, "stream": True, "user": "first"}))
-        for path in ("/speak", CHAT)
-    ]
+    upstream = await bench.upstream(script)
+    gateway = await bench.gateway(upstream.url, slots=Slots(sequences=9, prefill_tokens=1))
+    body = {**MESSAGES, "stream": True, "user": "first"}
+    asking = []
+    for path in ("/speak", CHAT):
+        asking.append(asyncio.create_task(post(bench, gateway, path, body)))
+        await until(lambda: len(upstream.requests) == len(asking))
     assert await post(bench, gateway) == (200, text("hi") + text("!", "stop") + DONE)
     go_on.set()
     assert [status for status, _ in await asyncio.gather(*asking)] == [200, 200]
