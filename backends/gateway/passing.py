@@ -31,15 +31,22 @@ class Reader(Protocol):
 
 
 class EventReader:
-    """Reads a stream's events into an answer: stamps, counts, faults. Reads on until the closing mark or a fault. ``keep``
-    collects the events' data.
+    """Reads a stream's events into an answer: stamps, counts, faults. Reads on until the closing mark, at which it calls
+    ``on_whole``, or a fault. ``keep`` collects the events' data.
     """
 
-    __slots__ = ("_feed", "_keep", "_sse", "answer", "over", "unreadable")
+    __slots__ = ("_feed", "_keep", "_on_whole", "_sse", "answer", "over", "unreadable")
 
-    def __init__(self, answer: Answer, max_event_bytes: int, keep: list[bytes] | None = None) -> None:
+    def __init__(
+        self,
+        answer: Answer,
+        max_event_bytes: int,
+        keep: list[bytes] | None = None,
+        on_whole: Callable[[], object] | None = None,
+    ) -> None:
         self.answer = answer
         self._keep = keep
+        self._on_whole = on_whole
         self.over = False
         self.unreadable: str | None = None
         self._sse = SseDecoder(max_event_bytes)
@@ -54,6 +61,8 @@ class EventReader:
                     self._keep.append(payload)
                 if self.answer.read(payload, now_ns):
                     self.over = True
+                    if self._on_whole is not None and self.answer.whole and self.answer.fault is None:
+                        self._on_whole()
                     return
         except SseOverflowError as error:
             self.unreadable = str(error)

@@ -29,6 +29,7 @@ LastOutput = Callable[[], int | None]
 """When output came last, in ns; None before the first."""
 
 _NS = 1_000_000_000
+_END_GRACE_S = 1.0
 
 
 class Pausable(Protocol):
@@ -125,10 +126,29 @@ class Relay:
         """
         self._take = take
         self._last_output = last_output
-        self._flush()
         if token_timeout_s is not None and last_output is not None and not self.done.done():
             self._idle_ns = round(token_timeout_s * _NS)
             self._timer = self._loop.call_later(token_timeout_s, self._watch)
+        self._flush()
+
+    def is_told_whole(self) -> None:
+        """The answer in it came to its end, so the message's follows at once from any sane server; where nothing does, the
+        response ends as if it had, but for its socket.
+        """
+        if self.done.done():
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(_END_GRACE_S, self._never_ended)
+
+    def _never_ended(self) -> None:
+        left_s = _END_GRACE_S - (self._clock() - self.heard_ns()) / _NS
+        if left_s > 0:
+            self._timer = self._loop.call_later(left_s + 0.001, self._never_ended)
+            return
+        if self.finished_ns is None:
+            self.finished_ns = self._last_ns
+        self._end(reusable=False)
 
     def resumed(self) -> None:
         """Its socket is read again, after a time in which the client was slow, not the upstream."""

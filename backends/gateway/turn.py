@@ -140,7 +140,9 @@ class Turn:
     async def _pass(self, relay: Relay, exchange: Exchange) -> web.StreamResponse:
         wire = self._gate.config.wire
         self._gate.metrics.modes["pass"] += 1
-        events = None if relay.is_encoded else EventReader(self._answer, wire.max_event_bytes)
+        events = (
+            None if relay.is_encoded else EventReader(self._answer, wire.max_event_bytes, on_whole=relay.is_told_whole)
+        )
         strip = UsageStrip(wire.max_event_bytes) if self._ask.strip_usage and not relay.is_encoded else None
 
         def judge() -> WireError | None:
@@ -187,7 +189,8 @@ class Turn:
         assert folding is not None, "asked so"
         self._gate.metrics.modes["fold"] += 1
         events: list[bytes] = []
-        reader = EventReader(self._answer, self._gate.config.wire.max_event_bytes, keep=events)
+        most = self._gate.config.wire.max_event_bytes
+        reader = EventReader(self._answer, most, keep=events, on_whole=relay.is_told_whole)
         if relay.is_encoded:
             self._failed(
                 WireError(ErrorClass.BAD_STREAM, "the upstream compressed a stream unasked"), Reason.UPSTREAM_FAILED

@@ -10,6 +10,7 @@ import socket
 
 import pytest
 from gateway_upstream import DEADLINE_S, DONE, SSE_HEAD, chat_body, event, request_bytes, text, until, usage
+from test_gateway_dialects import MESSAGES_STREAM, RESPONSES_STREAM
 
 from backends.gateway.cli import add_arguments, config_from_args
 from backends.gateway.config import ConfigError, GatewayConfig, GatewayLimits, Upstream, stated_timeouts
@@ -215,6 +216,36 @@ async def test_the_first_bytes_of_what_cannot_be_read_free_the_prefill_slot(benc
     assert await post(bench, gateway) == (200, text("hi") + text("!", "stop") + DONE)
     go_on.set()
     assert [status for status, _ in await asyncio.gather(*asking)] == [200, 200]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("path", [CHAT, "/v1/responses", "/v1/messages"])
+async def test_an_answer_that_is_whole_needs_no_end_of_its_message(bench, path, stream):
+    """A server that says that it is done and then forgets to close: the client has its answer, the slot is free, no fault."""
+    events = {
+        CHAT: [text("hi"), text("!", "stop"), usage(3, 2), DONE],
+        "/v1/responses": RESPONSES_STREAM,
+        "/v1/messages": MESSAGES_STREAM,
+    }[path]
+
+    async def script(request, peer):
+        await peer.send(SSE_HEAD)
+        for one in events:
+            await peer.chunk(one)
+        await peer.gone()
+
+    upstream = await bench.upstream(script)
+    gateway = await bench.gateway(upstream.url, slots=Slots(sequences=1), limits={"token_timeout_s": None})
+    body = ASKED["responses" if path == "/v1/responses" else "messages"][1] | {"stream": stream}
+    if stream and path == CHAT:
+        body["stream_options"] = {"include_usage": True}
+    for _ in range(2):
+        status, told = await post(bench, gateway, path, body)
+        assert status == 200
+        assert told == b"".join(events) if stream else json.loads(told)
+    outcome = await bench.outcome(2)
+    assert (outcome.status, outcome.output_tokens) == (Status.OK, 2)
+    assert outcome.last_token_ns <= outcome.finished_ns <= outcome.ended_ns
 
 
 # -- whose limits hold ---------------------------------------------------------------------------------------------
