@@ -49,7 +49,7 @@ class TimedAnswer(Answer, Protocol):
     def template(self, payload: bytes) -> Template | None:
         """What the chunks like ``payload`` look like; None where each must be read."""
 
-    def taker(self, template: Template, otherwise: Taker, raised: Raised, *, upper: bool, each: bool = True) -> Taker:
+    def taker(self, template: Template, otherwise: Taker, raised: Raised, *, upper: bool, each: bool) -> Taker:
         """Does with chunks of ``template`` what :meth:`read` does with their payloads; see :mod:`backends.wire.template`.
         ``each`` False: nobody is told of them until :meth:`tell_rest`."""
 
@@ -110,8 +110,9 @@ class OpenAiAnswer:
             self._usage = usage
         choices = chunk.choices
         if not choices or chunk.error:
-            # Every stream that was asked for its usage has one such chunk; no error comes with a count of tokens.
-            return self._no_choices(payload) if usage is None or chunk.error or choices is None else False
+            if choices is not None and usage is not None and not chunk.error:
+                return False  # usage alone, as every stream that was asked for it has once
+            return self._no_choices(payload)
         if len(choices) == 1 and usage is None and is_plain(choices[0]):
             # Nearly every chunk of nearly every server: one stamp, and nothing more to learn from it.
             self.chunk_ns.append(now_ns)
@@ -157,7 +158,7 @@ class OpenAiAnswer:
             self._told += rest
             self._on_tokens(self.chunk_ns[-1], rest)
 
-    def taker(self, template: Template, otherwise: Taker, raised: Raised, *, upper: bool, each: bool = True) -> Taker:
+    def taker(self, template: Template, otherwise: Taker, raised: Raised, *, upper: bool, each: bool) -> Taker:
         return taker(
             template,
             upper=upper,
@@ -199,7 +200,7 @@ class OpenAiAnswer:
             )
 
     def _no_choices(self, payload: bytes) -> bool:
-        """Usage alone, an error object, or an object of another kind, which is skipped."""
+        """An error object, or an object of another kind, which is skipped."""
         message = error_text(payload)
         if message is None:
             return False

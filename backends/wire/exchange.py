@@ -52,7 +52,7 @@ class Exchange:
         call: Call,
         on_tokens: OnTokens,
         *,
-        each: bool = True,
+        each: bool,
         clock: Clock,
         options: WireOptions,
         answer_factory: AnswerFactory,

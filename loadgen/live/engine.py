@@ -31,7 +31,7 @@ from scheduler.events import AbortReason
 from scheduler.request import Outcome, Request, Status
 from tenants.measures.histogram import Histogram
 
-_CALL_WAIT_S, _ENDING_WAIT_S = 0.004, 0.25
+_CALL_WAIT_S, _OUTCOME_WAIT_S = 0.004, 0.25
 """A call may be needed as soon as the next answer ends; an outcome is not before rows are flushed or somebody looks."""
 
 
@@ -84,8 +84,8 @@ class LiveRun:
         self._ahead = ahead or LookAhead(source.absolute(), calls.make)
         self._pacer = pacer or Pacer(clock)
         self._pacer.most = num_prompts
-        self._calls_ahead = Settling(self.fail, _CALL_WAIT_S)
-        self._endings = Settling(self.fail, _ENDING_WAIT_S)
+        self._calls_to_make = Settling(self.fail, _CALL_WAIT_S)
+        self._outcomes_to_take = Settling(self.fail, _OUTCOME_WAIT_S)
         self._failover = failover
         self._tasks: set[asyncio.Task[None]] = set()
         self._users: list[Request] | None = None
@@ -204,7 +204,7 @@ class LiveRun:
                 self._pacer.close()
             return request
         self._push(request)
-        self._calls_ahead.add(partial(self._hold, request))
+        self._calls_to_make.add(partial(self._hold, request))
         return None
 
     def _push(self, request: Request) -> None:
@@ -257,13 +257,13 @@ class LiveRun:
         self._unfinished += ended.status is Status.UNFINISHED
         if isinstance(ended, Outcome):
             outcome = ended
-            self._endings.add(partial(self._on_outcome, ended))
+            self._outcomes_to_take.add(partial(self._on_outcome, ended))
         else:
             outcome = Outcome(
                 request=request, status=ended.status, ended_ns=ended.ended_ns, finished_ns=ended.finished_ns
             )
-            self._endings.add(partial(self._join, ticket, ended))
-        self._calls_ahead.add(partial(self._foresee, request.tenant))
+            self._outcomes_to_take.add(partial(self._join, ticket, ended))
+        self._calls_to_make.add(partial(self._foresee, request.tenant))
         return self._follow(outcome)
 
     async def _wait(self, ticket: Ticket) -> Outcome | None:
@@ -339,8 +339,8 @@ class LiveRun:
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
-        self._calls_ahead.finish()
-        self._endings.finish()
+        self._calls_to_make.finish()
+        self._outcomes_to_take.finish()
         self._driver.close()
 
 
