@@ -18,6 +18,9 @@ Look = Callable[[], Awaitable[int]]
 """Reads one engine's waiting count. Raises BackendError."""
 
 
+def _nothing() -> None: ...
+
+
 class SlotLoop:
     """``run`` until it is cancelled. ``looks`` by backend; needed only where the control reads waiting counts."""
 
@@ -30,12 +33,15 @@ class SlotLoop:
         self._clock = clock
         self._looks = dict(looks or {}) if control.reads_waiting else {}
 
-    async def run(self) -> None:
+    async def run(self, settle: Callable[[], object] = _nothing) -> None:
+        """``settle`` brings the control what it may not have been told of yet."""
         period_ns = self.control.period_ns
         due_ns = period_ns
         while True:
             await asyncio.sleep(max(0, due_ns - self._clock()) / 1e9)
+            settle()
             await asyncio.gather(*(self._look(name, look, period_ns / 1e9) for name, look in self._looks.items()))
+            settle()
             self.decide()
             due_ns += period_ns
             if due_ns <= self._clock():

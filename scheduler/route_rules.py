@@ -60,7 +60,7 @@ class RoundRobin(LeastWork):
 class LongestPrefix(LeastWork):
     """``slack``: thousandths of a cost unit, None: no bound. ``blocks``: how many are remembered of each server."""
 
-    def __init__(self, slack: int | None, blocks: int) -> None:
+    def __init__(self, slack: float | None, blocks: int) -> None:
         self._slack = slack
         self._index = PrefixIndex(blocks)
 

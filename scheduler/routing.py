@@ -161,7 +161,7 @@ class Router:
             case Rule.ROUND_ROBIN:
                 return RoundRobin(self._backends)
             case Rule.PREFIX:
-                return LongestPrefix(None if routing.slack is None else _thousandths(routing.slack), _KEPT_BLOCKS)
+                return LongestPrefix(None if routing.slack is None else 1000 * routing.slack, _KEPT_BLOCKS)
             case Rule.SESSION:
                 return BySession()
 

@@ -59,6 +59,7 @@ class Relay:
         "_resumed_ns",
         "_take",
         "_timer",
+        "_whole_ns",
         "answered",
         "done",
         "fault",
@@ -88,7 +89,7 @@ class Relay:
         self._take: Take | None = None
         self._last_output: LastOutput | None = None
         self._parts: list[bytes] = []
-        self._last_ns = self._body_ns = self._resumed_ns = 0
+        self._last_ns = self._body_ns = self._resumed_ns = self._whole_ns = 0
         self.paused = False
         self._quiet = 0
         self._head_complete = False
@@ -139,10 +140,14 @@ class Relay:
             return
         if self._timer is not None:
             self._timer.cancel()
+        self._whole_ns = self._clock()
         self._timer = self._loop.call_later(_END_GRACE_S, self._never_ended)
 
     def _never_ended(self) -> None:
-        left_s = _END_GRACE_S - (self._clock() - self.heard_ns()) / _NS
+        # Whatever still comes, a comment every second, is nothing of the answer.
+        now_ns = self._clock()
+        since_ns = now_ns if self.paused else max(self._whole_ns, self._resumed_ns)
+        left_s = _END_GRACE_S - (now_ns - since_ns) / _NS
         if left_s > 0:
             self._timer = self._loop.call_later(left_s + 0.001, self._never_ended)
             return

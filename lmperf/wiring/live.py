@@ -171,7 +171,7 @@ async def _run_alone(
                 lengths = LengthCheck(failures)
                 ticker = asyncio.create_task(_tick(measured, run, recorder, clock, progress, source.expected_requests))
                 try:
-                    async with beside.running(run.fail):
+                    async with beside.running(run.fail, run.settle):
                         end = await run.run(lengths)
                 finally:
                     ticker.cancel()
@@ -215,6 +215,7 @@ async def _tick(
         )
         if now_s - flushed >= _FLUSH_S:
             flushed = now_s
+            run.settle()
             recorder.flush()
 
 

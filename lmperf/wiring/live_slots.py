@@ -65,10 +65,15 @@ class BesideTheQueue:
         return [note for part in parts if part is not None for note in part.notes()]
 
     @asynccontextmanager
-    async def running(self, on_fault: OnFault) -> AsyncIterator[None]:
-        """``on_fault`` is called at once when a part breaks: without it the run would go on as another one than was asked
-        for. Raises what it broke with."""
-        tasks = [asyncio.create_task(part.run()) for part in (self._loop, self.failover) if part is not None]
+    async def running(self, on_fault: OnFault, settle: Callable[[], object]) -> AsyncIterator[None]:
+        """``settle`` brings the controller all outcomes so far, before it decides. ``on_fault`` is called at once when a part
+        breaks: without it the run would go on as another one than was asked for. Raises what it broke with."""
+        parts = []
+        if self._loop is not None:
+            parts.append(self._loop.run(settle))
+        if self.failover is not None:
+            parts.append(self.failover.run())
+        tasks = [asyncio.create_task(part) for part in parts]
         for task in tasks:
             task.add_done_callback(partial(_tell, on_fault))
         try:

@@ -212,6 +212,7 @@ class _Worker:
             self._link.send(Standing(run.done, run.queued, run.in_flight, run.failed))
             ticks += 1
             if ticks % _FLUSH_TICKS == 0:
+                run.settle()
                 recorder.flush()
 
 

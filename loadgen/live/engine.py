@@ -32,7 +32,7 @@ from scheduler.request import Outcome, Request, Status
 from tenants.measures.histogram import Histogram
 
 _CALL_WAIT_S, _OUTCOME_WAIT_S = 0.004, 0.25
-"""A call may be needed as soon as the next answer ends; an outcome is not before rows are flushed or somebody looks."""
+"""A call may be needed as soon as the next answer ends; an outcome is not before somebody looks (``LiveRun.settle``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +109,10 @@ class LiveRun:
         for user in self._users:
             self._foresee(user.tenant)
         self._ahead.fill()
+
+    def settle(self) -> None:
+        """Hand over now what waits of the outcomes, to whoever decides by them or writes them down."""
+        self._outcomes_to_take.finish()
 
     def stop(self) -> None:
         """No more arrivals; called again: no more waiting either."""

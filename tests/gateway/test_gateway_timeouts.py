@@ -248,6 +248,26 @@ async def test_an_answer_that_is_whole_needs_no_end_of_its_message(bench, path, 
     assert outcome.last_token_ns <= outcome.finished_ns <= outcome.ended_ns
 
 
+async def test_comments_after_the_end_hold_no_slot(bench):
+    """Comments that go on for ever after the closing mark are nothing of the answer."""
+
+    async def script(request, peer):
+        await peer.send(SSE_HEAD)
+        for one in (text("hi"), text("!", "stop"), usage(3, 2), DONE):
+            await peer.chunk(one)
+        while True:
+            await peer.chunk(b": ping\n\n")
+            await asyncio.sleep(0.1)
+
+    gateway = await bench.gateway((await bench.upstream(script)).url, slots=Slots(sequences=1))
+    body = {**MESSAGES, "stream": True, "stream_options": {"include_usage": True}}
+    for _ in range(2):
+        async with asyncio.timeout(DEADLINE_S):
+            status, told = await post(bench, gateway, CHAT, body)
+        assert (status, told.count(DONE)) == (200, 1)
+    assert (await bench.outcome(2)).status is Status.OK
+
+
 # -- whose limits hold ---------------------------------------------------------------------------------------------
 
 

@@ -393,3 +393,17 @@ def test_own_lateness_is_recorded_and_the_schedule_is_not_moved():
     assert [lag_ms[i] for i in range(12)] == [0, 0, 0, 0, 35, 25, 15, 5, 0, 0, 0, 0]
     assert played.end.lag.max_ns == pytest.approx(35 * MS, rel=1e-3)
     assert np.all(np.array([outcome.request.arrival_ns for outcome in played.outcomes]) % (10 * MS) == 0)
+
+
+def test_what_ended_is_there_for_whoever_settles():
+    """Outcomes may wait a while; who decides by them asks for all that there are."""
+    seen: list[tuple[int, int]] = []
+    played = Played([], None, None)
+
+    def look(_loop, run):
+        run.settle()
+        seen.append((run.done, len(played.outcomes)))
+
+    play(ListSource([request(i, 10 * i) for i in range(8)]), during=[(45, look), (75, look)], played=played)
+    assert [done == told for done, told in seen] == [True, True]
+    assert 0 < seen[0][0] < seen[1][0]

@@ -335,3 +335,12 @@ def test_results_say_the_rule_only_where_there_is_a_choice():
         == "4 servers behind one queue, routing prefix, no slack bound"
     )
     assert routed_text(3, Routing()) == "3 servers behind one queue, routing least_work"
+
+
+def test_a_slack_beyond_all_work_is_no_bound():
+    """However large a number is written."""
+    for text in ("prefix:slack=1e308", "prefix:slack=null"):
+        core = core_of(Routing.parse(text), {"a": Slots(), "b": Slots()})
+        for number in range(4):
+            core.handle(Arrived(number, request(number, "x", prompt=1000, prefix_blocks=(1,))))
+        assert core.outstanding_at("a") == 4

@@ -290,6 +290,13 @@ def live(core, control: SlotControl, arrivals) -> list[tuple[int, int, str]]:
         left = len(arrivals)
         over = loop.create_future()
 
+        waiting_outcomes: deque[Outcome] = deque()
+
+        def settle() -> None:
+            """A run hands its outcomes over when somebody looks."""
+            while waiting_outcomes:
+                control.observe(waiting_outcomes.popleft())
+
         def begin(name: str) -> None:
             r, ticket = queues[name][0]
             loop.call_at_ns(loop.now_ns + service_ns(r), end, name, r, ticket)
@@ -301,7 +308,7 @@ def live(core, control: SlotControl, arrivals) -> list[tuple[int, int, str]]:
             ticket.tokens(now_ns, r.target_output_tokens)
             ticket.finished(Status.OK, r.prompt_tokens, r.target_output_tokens)
             stamps = {"first_token_ns": now_ns, "last_token_ns": now_ns, "output_tokens": r.target_output_tokens}
-            control.observe(Outcome(request=r, status=Status.OK, ended_ns=now_ns, **stamps))
+            waiting_outcomes.append(Outcome(request=r, status=Status.OK, ended_ns=now_ns, **stamps))
             if queues[name]:
                 begin(name)
             left -= 1
@@ -320,7 +327,7 @@ def live(core, control: SlotControl, arrivals) -> list[tuple[int, int, str]]:
             return max(0, len(queues[name]) - 1)
 
         looks = {name: (lambda name=name: waiting(name)) for name in "ab"}
-        beside = loop.create_task(SlotLoop(driver, control, lambda: loop.now_ns, looks).run())
+        beside = loop.create_task(SlotLoop(driver, control, lambda: loop.now_ns, looks).run(settle))
         tasks = []
         for r in arrivals:
             due = loop.create_future()
@@ -329,6 +336,7 @@ def live(core, control: SlotControl, arrivals) -> list[tuple[int, int, str]]:
             tasks.append(loop.create_task(one(r)))
         await over
         await asyncio.gather(*tasks)
+        settle()  # as a run does at its end
         beside.cancel()
         await asyncio.gather(beside, return_exceptions=True)
         driver.close()
