@@ -12,7 +12,16 @@ from typing import Any, Literal
 import msgspec
 
 from backends.engine_queue import METRICS_PATH, waiting_of
-from backends.protocol import BackendError, BackendMetadata, Call, Capabilities, Clock, OnTokens, WireResult
+from backends.protocol import (
+    BackendError,
+    BackendMetadata,
+    Call,
+    CallTimeouts,
+    Capabilities,
+    Clock,
+    OnTokens,
+    WireResult,
+)
 from backends.wire.client import WireClient
 from backends.wire.faults import WireError
 from backends.wire.options import WireOptions
@@ -54,6 +63,7 @@ def build_call(
     continuous_usage: bool = False,
     return_token_ids: bool = False,
     base_url: str | None = None,
+    timeouts: CallTimeouts | None = None,
 ) -> Call:
     """The call of one request, serialised once.
 
@@ -89,6 +99,7 @@ def build_call(
         body=msgspec.json.encode(body),
         headers=_headers(tenant=tenant, api_key=api_key, extra=headers),
         base_url=base_url,
+        timeouts=timeouts,
     )
 
 

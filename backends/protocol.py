@@ -22,11 +22,19 @@ OnTokens = Callable[[int, int | None], None]
 chunks that are told of together, those whose count is not known are counted as one token each."""
 
 
+class CallTimeouts(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one call, s, in place of the backend's own: opening a connection for it, and from one chunk with output to the next
+    (None: no limit)."""
+
+    connect_s: float
+    between_tokens_s: float | None
+
+
 class Call(msgspec.Struct, frozen=True, kw_only=True):
     """One request as it goes on the wire: ready-made bytes, found by its request id.
 
     ``path`` is relative to the backend's base URL unless ``base_url`` (a tenant's own) is given. ``headers`` holds resolved
-    secrets and must never be written anywhere. ``expects_ids``: the server was asked to send token ids.
+    secrets and must never be written anywhere. ``timeouts``: None leaves the backend's.
     """
 
     request_id: int
@@ -34,6 +42,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes
     headers: Mapping[str, str]
     base_url: str | None = None
+    timeouts: CallTimeouts | None = None
 
 
 class WireResult(msgspec.Struct, frozen=True, kw_only=True):

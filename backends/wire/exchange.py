@@ -35,6 +35,7 @@ class Exchange:
         "_answer_factory",
         "_call",
         "_clock",
+        "_connect_limit_s",
         "_connect_ns",
         "_each",
         "_on_tokens",
@@ -45,6 +46,7 @@ class Exchange:
         "_sent_ns",
         "_started_ns",
         "_timer",
+        "_token_limit_s",
     )
 
     def __init__(
@@ -64,6 +66,9 @@ class Exchange:
         self._each = each
         self._clock = clock
         self._options = options
+        own = call.timeouts
+        self._connect_limit_s = None if own is None else own.connect_s
+        self._token_limit_s = options.token_timeout_s if own is None else own.between_tokens_s
         self._answer_factory = answer_factory
         self._answer = answer_factory(on_tokens)
         self._pool_of = pool_of
@@ -108,12 +113,12 @@ class Exchange:
     async def _acquire(self, pool: Pool, *, fresh: bool) -> tuple[Connection, int | None]:
         total_s = self._options.total_timeout_s
         if total_s is None:
-            connection, connect_ns = await pool.acquire(fresh=fresh)
+            connection, connect_ns = await pool.acquire(fresh=fresh, limit_s=self._connect_limit_s)
         else:
             left_s = total_s - (self._clock() - self._started_ns) / _S
             try:
                 async with asyncio.timeout(left_s):
-                    connection, connect_ns = await pool.acquire(fresh=fresh)
+                    connection, connect_ns = await pool.acquire(fresh=fresh, limit_s=self._connect_limit_s)
             except TimeoutError as exc:
                 raise WireError(ErrorClass.TOTAL_TIMEOUT, f"no answer within {total_s:g} s: still connecting") from exc
         self._connect_ns = (self._connect_ns or 0) + (connect_ns or 0)
@@ -146,7 +151,7 @@ class Exchange:
     def _watch_new(self, loop: asyncio.AbstractEventLoop) -> None:
         """:meth:`_watch` for a request that was sent at once: no limit can have passed yet."""
         options = self._options
-        limits_s = (options.total_timeout_s, options.first_token_timeout_s, options.token_timeout_s)
+        limits_s = (options.total_timeout_s, options.first_token_timeout_s, self._token_limit_s)
         told_s = [limit_s for limit_s in limits_s if limit_s is not None]
         if told_s:
             self._timer = loop.call_later(min(told_s) + 0.001, self._watch)
@@ -181,10 +186,10 @@ class Exchange:
             yield options.total_timeout_s, self._started_ns, ErrorClass.TOTAL_TIMEOUT, "the answer took more than"
         if options.first_token_timeout_s is not None and not chunk_ns:
             yield options.first_token_timeout_s, self._started_ns, ErrorClass.FIRST_TOKEN_TIMEOUT, "no token within"
-        if options.token_timeout_s is not None:
+        if self._token_limit_s is not None:
             since_ns = chunk_ns[-1] if chunk_ns else None
             what = f"{len(chunk_ns)} chunks came, then no token for"
-            yield options.token_timeout_s, since_ns, ErrorClass.TOKEN_TIMEOUT, what
+            yield self._token_limit_s, since_ns, ErrorClass.TOKEN_TIMEOUT, what
 
     def _judge(self, response: Response) -> None:
         """Raise the fault of a response that ended, if it is one."""

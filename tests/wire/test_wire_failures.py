@@ -12,6 +12,7 @@ import zlib
 import pytest
 from scripted_server import DONE, HEAD, Peer, answering, call, delta, event, text, usage
 
+from backends.protocol import CallTimeouts
 from backends.wire.faults import fault_of
 from scheduler.request import ErrorClass, Status
 
@@ -263,6 +264,31 @@ async def test_token_timeout_although_keep_alives_come(bench):
     assert (result.status, result.error_class, len(result.chunk_ns)) == (Status.TIMED_OUT, ErrorClass.TOKEN_TIMEOUT, 1)
     async with asyncio.timeout(10):
         await closed.wait()
+
+
+@pytest.mark.parametrize("own_s", [0.1, None])
+async def test_a_call_s_own_limit_between_tokens_stands_in_for_the_client_s(bench, own_s):
+    """On one socket pool, before and after calls without one: a shorter limit is named, and null is none."""
+    server = await bench.server(stalled)
+    total = {} if own_s else {"total_timeout_s": 0.5}
+    client = bench.client(server.url, real_clock=True, token_timeout_s=0.2, **total)
+    own = call(timeouts=CallTimeouts(connect_s=1.0, between_tokens_s=own_s))
+    found = [await bench.ask(client, each) for each in (call(), own, call())]
+    limits = [ErrorClass.TOKEN_TIMEOUT if own_s else ErrorClass.TOTAL_TIMEOUT]
+    assert [result.error_class for result in found] == [ErrorClass.TOKEN_TIMEOUT, *limits, ErrorClass.TOKEN_TIMEOUT]
+    assert [result.detail.rpartition(" no token for ")[2] for result in found[::2]] == ["0.2 s", "0.2 s"]
+    assert found[1].detail.endswith("no token for 0.1 s" if own_s else "more than 0.5 s")
+
+
+@pytest.mark.parametrize("more", [{}, {"total_timeout_s": 10.0}, {"max_connections": 1}])
+async def test_a_call_s_own_limit_of_connecting_stands_in_for_the_client_s(bench, more):
+    """Each call waits as long as it may itself, though they dial the same origin at once."""
+    server = await bench.server(Peer.gone)
+    client = bench.client(server.url.replace("http:", "https:"), real_clock=True, connect_timeout_s=0.3, **more)
+    own = call(timeouts=CallTimeouts(connect_s=0.1, between_tokens_s=None))
+    found = await asyncio.gather(*(bench.ask(client, each) for each in (call(), own)))
+    assert [result.error_class for result in found] == [ErrorClass.CONNECT_TIMEOUT] * 2
+    assert [result.detail.rpartition(" more than ")[2] for result in found] == ["0.3 s", "0.1 s"]
 
 
 @pytest.mark.parametrize(
