@@ -74,9 +74,10 @@ class SlotsSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
-    """In ns; None: none. ``first_token_ns`` and ``total_ns`` count from the intended arrival."""
+    """In ns; None: none, but a connection must open within some time. ``first_token_ns`` and ``total_ns`` count from the
+    intended arrival."""
 
-    connect_ns: int | None = None
+    connect_ns: int = 10_000_000_000
     first_token_ns: int | None = None
     between_tokens_ns: int | None = None
     total_ns: int | None = None

@@ -21,7 +21,8 @@ class Endpoint(StrEnum):
 
 
 class TimeoutsModel(Part):
-    """Time-outs of a request; null: none."""
+    """Time-outs of a request; null: none (of `connect_s`: as if not stated, since a connection must open within some time). A
+    simulation knows no connections and no silent streams: it keeps `first_token_s` and `total_s`."""
 
     connect_s: Seconds | None = Field(None, description="Opening a connection, s. Default: the backend's, 10.")
     first_token_s: Seconds | None = Field(None, description="From the intended arrival to the first token, s.")

@@ -137,7 +137,7 @@ class TenantModel(Part):
     slo: SloModel = Field(default_factory=SloModel, description="What the tenant was promised.")
     contract: ContractModel | None = Field(None, description="How much the tenant was promised.")
     limits: QueueLimitsModel = Field(default_factory=QueueLimitsModel, description="What admission allows the tenant.")
-    timeouts: TimeoutsModel | None = Field(None, description="Time-outs that differ from the backend's.")
+    timeouts: TimeoutsModel | None = Field(None, description="Time-outs of its own, each in place of the backend's.")
     api_key: str | None = Field(
         None, description="Bearer key: `${env:NAME}` or `${file:PATH}`. Overrides the backend's."
     )

@@ -13,7 +13,7 @@ from tenants.slo import Metric, Objective, Slo
 from tenants.tenant import Contract, Identity, QueueLimits, Tenant
 
 TENANT_HEADER = "x-lmperf-tenant"
-_DEFAULT_TIMEOUTS_S = {"connect_s": 10.0, "between_tokens_s": 60.0}
+_CONNECT_S, _BETWEEN_TOKENS_S = 10.0, 60.0
 
 
 def tenant_of(scenario: Scenario, member: Member, saturation: float | None, weights: float) -> Tenant:
@@ -84,13 +84,15 @@ def _identity(scenario: ScenarioModel, model: TenantModel, name: str) -> Identit
 
 
 def timeouts_of(scenario: ScenarioModel, model: TenantModel | None = None) -> Timeouts:
-    """Time-outs of a tenant (None: of the backend): its own where stated, else the backend's, else the defaults."""
-    stated: dict[str, float | None] = dict(_DEFAULT_TIMEOUTS_S)
+    """Time-outs of a tenant (None: of the backend): its own where stated, else the backend's, else the defaults. A
+    ``connect_s`` of null is not stated, since a connection must open within some time."""
+    connect_s, stated = _CONNECT_S, {"between_tokens_s": _BETWEEN_TOKENS_S}
     for part in (scenario.backend.timeouts, model.timeouts if model is not None else None):
         if isinstance(part, TimeoutsModel):
+            connect_s = part.connect_s or connect_s
             stated.update(part.model_dump(exclude_unset=True))
     return Timeouts(
-        connect_ns=ns_of_s(stated.get("connect_s")),
+        connect_ns=ns_of_s(connect_s),
         first_token_ns=ns_of_s(stated.get("first_token_s")),
         between_tokens_ns=ns_of_s(stated.get("between_tokens_s")),
         total_ns=ns_of_s(stated.get("total_s")),

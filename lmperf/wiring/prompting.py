@@ -11,7 +11,7 @@ from backends.protocol import BackendError
 from lmperf.scenario.checks import EMBEDDED
 from lmperf.scenario.load import Scenario
 from lmperf.scenario.plan import Plan
-from lmperf.wiring.targets import Target
+from lmperf.wiring.targets import Target, call_timeouts
 from loadgen.live.calls import TenantWire
 from loadgen.workload.fitted_prompts import RatioPrompts, TokenizerPrompts
 from loadgen.workload.prompts import PromptBuilder, WordPrompts
@@ -111,5 +111,6 @@ def wires_of(plan: Plan, scenario: Scenario, target: Target) -> dict[str, Tenant
             ignore_eos=plan.backend.ignore_eos and target.capabilities.ignore_eos is not False,
             send_priority=plan.policy.name == "priority" and target.capabilities.priority is True,
             return_token_ids=real and target.capabilities.return_token_ids is True,
+            timeouts=call_timeouts(planned.timeouts),
         )
     return wires

@@ -10,12 +10,12 @@ from backends.emulator.config import EmulatorConfig
 from backends.emulator.process import EmulatorProcess
 from backends.openai import Endpoint, OpenAIBackend
 from backends.probe import resolve_model, wait_ready
-from backends.protocol import BackendError, BackendMetadata, Capabilities, Clock
+from backends.protocol import BackendError, BackendMetadata, CallTimeouts, Capabilities, Clock
 from backends.registry import BACKENDS
 from backends.wire.options import WireOptions
 from lmperf.scenario.checks import EMBEDDED
 from lmperf.scenario.load import Scenario
-from lmperf.scenario.plan import BackendSpec, Plan
+from lmperf.scenario.plan import BackendSpec, Plan, Timeouts
 from lmperf.scenario.server_model import Endpoint as EndpointChoice
 from lmperf.wiring.dispatching import BACKEND
 from lmperf.wiring.servers import unscaled_server_model
@@ -101,14 +101,22 @@ def _emulator_config(plan: Plan) -> EmulatorConfig:
 
 
 def wire_options(spec: BackendSpec) -> WireOptions:
-    """Limits of the wire client; first-token and total time-outs are the dispatcher's."""
-    timeouts = spec.timeouts
+    """Limits of the wire client, for what is no tenant's too; first-token and total time-outs are the dispatcher's."""
+    timeouts = call_timeouts(spec.timeouts)
     return WireOptions(
-        connect_timeout_s=10.0 if timeouts.connect_ns is None else timeouts.connect_ns / 1e9,
-        token_timeout_s=None if timeouts.between_tokens_ns is None else timeouts.between_tokens_ns / 1e9,
+        connect_timeout_s=timeouts.connect_s,
+        token_timeout_s=timeouts.between_tokens_s,
         insecure=spec.insecure,
         ca_file=spec.ca_file,
         proxy=spec.proxy,
+    )
+
+
+def call_timeouts(timeouts: Timeouts) -> CallTimeouts:
+    """What of a tenant's or the backend's time-outs is kept on the wire."""
+    between_ns = timeouts.between_tokens_ns
+    return CallTimeouts(
+        connect_s=timeouts.connect_ns / 1e9, between_tokens_s=None if between_ns is None else between_ns / 1e9
     )
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from backends.openai import Endpoint, build_call
-from backends.protocol import Call
+from backends.protocol import Call, CallTimeouts
 from loadgen.workload.prompts import PromptBuilder
 from scheduler.request import Request
 
@@ -38,6 +38,7 @@ class TenantWire:
     send_priority: bool = False
     continuous_usage: bool = False
     return_token_ids: bool = False
+    timeouts: CallTimeouts | None = None
 
 
 class CallMaker:
@@ -72,6 +73,7 @@ class CallMaker:
             continuous_usage=wire.continuous_usage,
             return_token_ids=wire.return_token_ids,
             base_url=wire.base_url,
+            timeouts=wire.timeouts,
         )
 
 

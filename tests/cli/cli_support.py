@@ -116,6 +116,23 @@ def served(folder: Path, *args: str, env: Mapping[str, str] | None = None) -> It
         process.wait(DEADLINE_S)
 
 
+@contextmanager
+def fast_server(*flags: str) -> Iterator[str]:
+    """A server without limits that answers at set times; its URL."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.fast_server", *flags],
+        env=environment(),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield f"http://127.0.0.1:{process.stdout.readline().split()[-1]}"
+    finally:
+        process.terminate()
+        process.communicate(timeout=DEADLINE_S)
+
+
 def until(found, process: subprocess.Popen[str]) -> None:
     """Poll until ``found()``; the process must live until then."""
     deadline = time.monotonic() + DEADLINE_S

@@ -7,16 +7,14 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 import urllib.request
 from collections import Counter
-from contextlib import contextmanager
 from itertools import pairwise, takewhile
 from pathlib import Path
 
 import pytest
-from cli_support import DEADLINE_S, ROOT, environment, invoke, start, summary_of, two_tenants, until
+from cli_support import DEADLINE_S, fast_server, invoke, start, summary_of, two_tenants, until
 
 from lmperf.scenario.load import load_scenario
 from lmperf.scenario.resolve import resolve
@@ -45,23 +43,6 @@ def events_of(folder: Path):
     for line in (folder / "events.jsonl").read_bytes().splitlines()[1:]:
         found = json.loads(line)
         yield from ((kind, found[kind]) for kind in ("event", "action") if found.get(kind) is not None)
-
-
-@contextmanager
-def fast_server(*flags: str):
-    """A server without limits that answers at set times; its URL."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.fast_server", *flags],
-        env=environment(),
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        yield f"http://127.0.0.1:{process.stdout.readline().split()[-1]}"
-    finally:
-        process.terminate()
-        process.communicate(timeout=DEADLINE_S)
 
 
 def worker_pids(parent: int) -> list[int]:

@@ -103,6 +103,27 @@ def test_everything_in_the_file_reaches_the_plan_in_ns(load):
     assert (traffic.shared_prefix_tokens, traffic.first_token_timeout_s, traffic.timeout_s) == (20, 3, 60)
 
 
+@pytest.mark.parametrize(
+    ("of_the_backend", "own", "expected_s"),
+    [
+        ("{}", "{}", (10, 60)),
+        ("{connect_s: 3, between_tokens_s: 4}", "{}", (3, 4)),
+        ("{connect_s: 3, between_tokens_s: 4}", "{connect_s: 1}", (1, 4)),
+        ("{connect_s: 3, between_tokens_s: 4}", "{connect_s: null, between_tokens_s: null}", (3, None)),
+        ("{connect_s: null, between_tokens_s: null}", "{}", (10, None)),
+        ("{connect_s: null, between_tokens_s: null}", "{between_tokens_s: 5}", (10, 5)),
+    ],
+)
+def test_a_tenants_time_outs_stand_before_the_backends_key_by_key(of_the_backend, own, expected_s):
+    """null is none; of connecting it is as if nothing were stated, for a connection must open within some time."""
+    text = f"version: 1\nname: t\nduration_s: 1\nbackend: {{url: 'http://h:1', timeouts: {of_the_backend}}}\n"
+    text += f"tenants:\n  a: {{rate: 1, prompt: 9, output: 4, timeouts: {own}}}\n"
+    (tenant,) = resolve(scenario_from_text(text)).tenants
+    connect_s, between_s = expected_s
+    between_ns = None if between_s is None else between_s * 10**9
+    assert tenant.timeouts == Timeouts(connect_ns=connect_s * 10**9, between_tokens_ns=between_ns)
+
+
 def test_defaults_depend_on_where_requests_go(load, sound):
     """A url without a policy measures the target itself: `none`, no slots. The embedded server gets fifo, the shipped
     server model, and slots that let a policy matter.
