@@ -15,8 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping
 
-from scheduler.request import Outcome, Status
-from scheduler.slot_control import SlotControl
+from scheduler.slot_control import Pace, SlotControl
 from scheduler.slots import Slots
 from tenants.tenant import Tenant
 
@@ -47,17 +46,10 @@ class AutoSlots(SlotControl):
     def set_tenants(self, tenants: Iterable[Tenant]) -> None:
         self._limits = {t.name: t.slo.tpot_ns for t in tenants if t.slo.tpot_ns is not None}
 
-    def observe(self, outcome: Outcome) -> None:
-        limit_ns = self._limits.get(outcome.request.tenant)
-        tokens = outcome.output_tokens
-        if limit_ns is None or outcome.status is not Status.OK or tokens is None or tokens < 2:
-            return
-        if outcome.first_token_ns is None or outcome.last_token_ns is None:
-            return
-        if outcome.last_token_ns <= outcome.first_token_ns:
-            return  # an answer that came whole does not tell how long its tokens took
-        tpot_ns = (outcome.last_token_ns - outcome.first_token_ns) / (tokens - 1)
-        self._recent.append((outcome.ended_ns, outcome.request.tenant, tpot_ns <= _MARGIN * limit_ns))
+    def observe_pace(self, pace: Pace) -> None:
+        limit_ns = self._limits.get(pace.tenant)
+        if limit_ns is not None:
+            self._recent.append((pace.ended_ns, pace.tenant, pace.tpot_ns <= _MARGIN * limit_ns))
 
     def decide(self, now_ns: int, *, queued: bool) -> dict[str, int]:
         recent = self._recent

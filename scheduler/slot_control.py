@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from scheduler.events import SlotsChanged
-from scheduler.request import Outcome
+from scheduler.request import Outcome, Status
 from scheduler.slots import Slots
 from tenants.tenant import Tenant
 
@@ -27,6 +27,40 @@ class SlotMove(msgspec.Struct, frozen=True, kw_only=True):
     at_ns: int
     backend: str
     sequences: int
+
+
+class Pace(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag_field="type", tag="pace"):
+    """How fast one whole answer of at least two tokens came: all that a controller reads of an outcome, so also what a worker
+    tells of one to the process that has the queue. Stamps in ns since the run's start."""
+
+    tenant: str
+    dispatched_ns: int | None
+    first_token_ns: int
+    last_token_ns: int
+    ended_ns: int
+    output_tokens: int
+
+    @property
+    def tpot_ns(self) -> float:
+        """Time per output token after the first."""
+        return (self.last_token_ns - self.first_token_ns) / (self.output_tokens - 1)
+
+
+def pace_of(outcome: Outcome) -> Pace | None:
+    """None of a request that failed, and of an answer that came whole, which does not tell how long its tokens took."""
+    first_ns, last_ns, tokens = outcome.first_token_ns, outcome.last_token_ns, outcome.output_tokens
+    if outcome.status is not Status.OK or tokens is None or tokens < 2:
+        return None
+    if first_ns is None or last_ns is None or last_ns <= first_ns:
+        return None
+    return Pace(
+        tenant=outcome.request.tenant,
+        dispatched_ns=outcome.dispatched_ns,
+        first_token_ns=first_ns,
+        last_token_ns=last_ns,
+        ended_ns=outcome.ended_ns,
+        output_tokens=tokens,
+    )
 
 
 class SlotControl(ABC):
@@ -52,8 +86,14 @@ class SlotControl(ABC):
     def set_tenants(self, tenants: Iterable[Tenant]) -> None:  # noqa: B027 (not every rule reads it)
         """Other tenants, or other promises, from now on."""
 
-    def observe(self, outcome: Outcome) -> None:  # noqa: B027 (not every rule reads it)
+    def observe(self, outcome: Outcome) -> None:
         """Take in one request that ended."""
+        pace = pace_of(outcome)
+        if pace is not None:
+            self.observe_pace(pace)
+
+    def observe_pace(self, pace: Pace) -> None:  # noqa: B027 (not every rule reads it)
+        """The same, of what tells a pace."""
 
     def observe_waiting(self, backend: str, *, waiting: int, outstanding: int, now_ns: int) -> None:  # noqa: B027 (not every rule reads it)
         """``waiting`` of the ``outstanding`` requests at a backend stand in the engine's own queue."""

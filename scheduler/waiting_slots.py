@@ -22,8 +22,7 @@ from collections import deque
 from collections.abc import Mapping
 
 from scheduler.cost import EWMA_FACTOR
-from scheduler.request import Outcome, Status
-from scheduler.slot_control import SlotControl
+from scheduler.slot_control import Pace, SlotControl
 from scheduler.slots import Slots
 
 PERIOD_NS = 500_000_000
@@ -73,14 +72,10 @@ class WaitingSlots(SlotControl):
         self._seen = {name: _Seen() for name in slots}
         self._step_share = 0.0
 
-    def observe(self, outcome: Outcome) -> None:
-        first_ns, last_ns, tokens = outcome.first_token_ns, outcome.last_token_ns, outcome.output_tokens
-        if outcome.status is not Status.OK or first_ns is None or last_ns is None or outcome.dispatched_ns is None:
-            return
-        if tokens is None or tokens < 2 or last_ns <= first_ns:
-            return
-        step_ns = (last_ns - first_ns) / (tokens - 1)
-        self._step_share += EWMA_FACTOR * (step_ns / (last_ns - outcome.dispatched_ns) - self._step_share)
+    def observe_pace(self, pace: Pace) -> None:
+        if pace.dispatched_ns is not None:
+            share = pace.tpot_ns / (pace.last_token_ns - pace.dispatched_ns)
+            self._step_share += EWMA_FACTOR * (share - self._step_share)
 
     def observe_waiting(self, backend: str, *, waiting: int, outstanding: int, now_ns: int) -> None:
         seen = self._seen[backend]
