@@ -1,4 +1,4 @@
-"""A controller of slots beside a live queue: asked every period of the run's clock, its word handed to the driver.
+"""A controller of slots beside a live queue: asked every period of the run's clock, its word handed to the queue.
 
 The same controllers run in simulations (:mod:`scheduler.slot_control`). Where one follows the engines' waiting counts, each
 is looked at before every decision; one that cannot be read this time is left out, counted, and its D stays.
@@ -9,13 +9,27 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol
 
 from backends.protocol import BackendError, Clock
-from scheduler.drivers.live import LiveDriver
+from scheduler.dispatcher import Dispatcher
+from scheduler.events import SlotsChanged
 from scheduler.slot_control import SlotControl
 
 Look = Callable[[], Awaitable[int]]
 """Reads one engine's waiting count. Raises BackendError."""
+
+
+class LiveQueue(Protocol):
+    """A dispatcher on the run's clock, whoever's requests it has: a live driver, or the one queue of several workers."""
+
+    dispatcher: Dispatcher
+
+    def at(self) -> int:
+        """A time for the next event, ns since the run's start: now, never before the last event's."""
+
+    def handle(self, event: SlotsChanged) -> None:
+        """Hand the event over and carry out what is decided."""
 
 
 def _nothing() -> None: ...
@@ -25,11 +39,11 @@ class SlotLoop:
     """``run`` until it is cancelled. ``looks`` by backend; needed only where the control reads waiting counts."""
 
     def __init__(
-        self, driver: LiveDriver, control: SlotControl, clock: Clock, looks: Mapping[str, Look] | None = None
+        self, queue: LiveQueue, control: SlotControl, clock: Clock, looks: Mapping[str, Look] | None = None
     ) -> None:
         self.control = control
         self.unread: Counter[str] = Counter()
-        self._driver = driver
+        self._queue = queue
         self._clock = clock
         self._looks = dict(looks or {}) if control.reads_waiting else {}
 
@@ -49,9 +63,9 @@ class SlotLoop:
 
     def decide(self) -> None:
         """Ask the controller once."""
-        now_ns = self._driver.at()
-        for event in self.control.control(now_ns, queued=self._driver.dispatcher.queued > 0):
-            self._driver.handle(event)
+        now_ns = self._queue.at()
+        for event in self.control.control(now_ns, queued=self._queue.dispatcher.queued > 0):
+            self._queue.handle(event)
 
     async def _look(self, name: str, look: Look, timeout_s: float) -> None:
         try:
@@ -60,8 +74,8 @@ class SlotLoop:
         except (BackendError, TimeoutError):
             self.unread[name] += 1
             return
-        outstanding = self._driver.dispatcher.outstanding_at(name)
-        self.control.observe_waiting(name, waiting=waiting, outstanding=outstanding, now_ns=self._driver.at())
+        outstanding = self._queue.dispatcher.outstanding_at(name)
+        self.control.observe_waiting(name, waiting=waiting, outstanding=outstanding, now_ns=self._queue.at())
 
     def notes(self) -> list[str]:
         """What a reader should know."""

@@ -214,11 +214,9 @@ def _workers(view: View) -> Iterator[Fault]:
     workers = view.number(("workers",))
     if workers is None or workers <= 1:
         return
-    alone = "needs one process: its controller and its watch over servers see every answer"
-    if view.value(("slots", "auto")) is not None:
-        yield view.fault(("workers",), f"automatic slots: the run {alone}", "workers: 1, or a number of slots")
     if view.value(("backend", "urls")) is not None:
-        yield view.fault(("workers",), f"several servers: the run {alone}", "workers: 1, or a single url")
+        problem = "several servers: the run needs one process, whose watch over them sees every answer"
+        yield view.fault(("workers",), problem, "workers: 1, or a single url")
 
 
 def _load(view: View) -> Iterator[Fault]:

@@ -15,10 +15,10 @@ from lmperf.console import Progress
 from lmperf.scenario.dump import resolved_yaml
 from lmperf.scenario.load import Scenario
 from lmperf.scenario.plan import Plan
-from lmperf.wiring.dispatching import dispatcher_config
+from lmperf.wiring.dispatching import control_of_plan, dispatcher_config
 from lmperf.wiring.interrupts import interruptible
 from lmperf.wiring.live_results import ALONE, Ending, Measured
-from lmperf.wiring.live_slots import BesideTheQueue, check_waiting_counts
+from lmperf.wiring.live_slots import BesideTheQueue, check_waiting_counts, failover_of, slot_loop_of
 from lmperf.wiring.live_workers import access_to, run_workers, workers_of
 from lmperf.wiring.prompting import prompts_for, wires_of
 from lmperf.wiring.results import RunResult
@@ -141,7 +141,8 @@ async def _run_alone(
     plan, backends = measured.plan, measured.target.backends
     with_limits = timed(plan)
     driver = LiveDriver(dispatcher, clock)
-    beside = BesideTheQueue(plan, measured.target, driver, clock)
+    failover = failover_of(measured.target, driver)
+    beside = BesideTheQueue(slot_loop_of(control_of_plan(plan), measured.target, driver, clock), failover)
     run = LiveRun(
         source,
         driver,
@@ -153,7 +154,7 @@ async def _run_alone(
         drain_s=plan.drain_ns / 1e9,
         ahead=LookAhead(map(with_limits, source.absolute()), calls.make),
         prepare_request=with_limits,
-        failover=beside.failover,
+        failover=failover,
     )
     progress.stage("preparing requests and connections")
     await asyncio.to_thread(run.prepare)

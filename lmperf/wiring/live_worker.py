@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -51,6 +51,8 @@ from loadgen.workers.remote import RemoteDriver
 from loadgen.workers.report import WorkerReport
 from scheduler.dispatcher import Dispatcher
 from scheduler.drivers.live import LiveDriver
+from scheduler.request import Outcome
+from scheduler.slot_control import pace_of
 
 _TICK_S = 0.5
 _FLUSH_TICKS = 4
@@ -177,7 +179,7 @@ class _Worker:
         )
         tenants = tuple(planned.tenant for planned in job.plan.tenants)
         recorder = Recorder(tenants, job.window_ns, job.directory, metadata=metadata, worker=job.name)
-        outage = OutageWatch(recorder.on_outcome)
+        outage = OutageWatch(self._telling(recorder.on_outcome) if job.tells_pace else recorder.on_outcome)
         failures = Failures(outage)
         lengths = LengthCheck(failures)
         gc.collect()
@@ -204,6 +206,17 @@ class _Worker:
             lengths=lengths.state(),
             outage=outage.state(),
         )
+
+    def _telling(self, on_outcome: Callable[[Outcome], None]) -> Callable[[Outcome], None]:
+        """``on_outcome``, with the pace of each answer told to the parent."""
+
+        def both(outcome: Outcome) -> None:
+            pace = pace_of(outcome)
+            if pace is not None:
+                self._link.send(pace)
+            on_outcome(outcome)
+
+        return both
 
     async def _tick(self, run: LiveRun, recorder: Recorder) -> None:
         ticks = 0

@@ -12,11 +12,15 @@ import pickle
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 
+import msgspec
+
 from lmperf.console import Progress
 from lmperf.scenario.load import Scenario
 from lmperf.scenario.plan import Plan
+from lmperf.wiring.dispatching import control_of_plan
 from lmperf.wiring.interrupts import interruptible
 from lmperf.wiring.live_results import Ending, Measured
+from lmperf.wiring.live_slots import BesideTheQueue, slot_loop_of
 from lmperf.wiring.results import RunResult
 from lmperf.wiring.run_clock import START_AHEAD_NS, RunClock
 from lmperf.wiring.sources import growth_of, source_of, timed
@@ -107,7 +111,8 @@ async def run_workers(
 ) -> RunResult:
     """The plan over ``count`` workers. ``logged``: the dispatcher writes a log, so all events must come to it."""
     plan = measured.plan
-    shared = logged or couples_requests(dispatcher.config)
+    control = control_of_plan(plan)
+    shared = logged or control is not None or couples_requests(dispatcher.config)
     run_id = secrets.token_hex(4)
     jobs = [
         WorkerJob(
@@ -121,6 +126,7 @@ async def run_workers(
             run=run_id,
             exactness=exactness,
             shared=shared,
+            tells_pace=control is not None,
             dispatcher=dispatcher.config,
             until_ns=measured.until_ns,
             metadata=measured.metadata(),
@@ -133,6 +139,10 @@ async def run_workers(
     progress.stage(f"preparing requests and connections in {count} workers")
     pickled = [pickle.dumps(job, pickle.HIGHEST_PROTOCOL) for job in jobs]
     async with Crew(WORKER_MODULE, pickled, clock, dispatcher if shared else None) as crew:
+        beside = BesideTheQueue(
+            None if crew.queue is None else slot_loop_of(control, measured.target, crew.queue, clock)
+        )
+        crew.on_pace = beside.take
         gc.collect()
         gc.freeze()
         try:
@@ -143,6 +153,10 @@ async def run_workers(
                 stopped = True
                 crew.stop()
 
+            def fail(_: BaseException) -> None:
+                crew.stop()
+                crew.stop()
+
             with interruptible(stop):
                 async with Watch() as watch:
                     start_utc = clock.start_soon(START_AHEAD_NS + count * _START_AHEAD_EACH_NS)
@@ -150,7 +164,8 @@ async def run_workers(
                     recorder = measured.recorder(clock, start_utc)
                     ticker = asyncio.create_task(_tick(measured, crew, clock, progress, expected))
                     try:
-                        found = await crew.ended()
+                        async with beside.running(fail):
+                            found = await crew.ended()
                     finally:
                         ticker.cancel()
                         await asyncio.gather(ticker, return_exceptions=True)
@@ -158,13 +173,14 @@ async def run_workers(
         finally:
             gc.unfreeze()
     progress.done()
+    recorder.metadata = msgspec.structs.replace(recorder.metadata, slot_moves=beside.moves)
     merged = _Merged(measured, recorder, stopped=stopped, ended_ns=clock())
     for index, each in enumerate(found):
         if isinstance(each, Death):
             merged.take_over(jobs[index], each)
         else:
             merged.add(jobs[index].name, each)
-    return await measured.finish(recorder, merged.ending(load, notes, redact), progress)
+    return await measured.finish(recorder, merged.ending(load, [*notes, *beside.notes()], redact), progress)
 
 
 async def _tick(measured: Measured, crew: Crew, clock: RunClock, progress: Progress, expected: float | None) -> None:

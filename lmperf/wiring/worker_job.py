@@ -40,6 +40,7 @@ class ServerAccess:
 class WorkerJob:
     """``run``: what the ids of all requests of this run begin with at the server. ``shared``: the queue is the parent's;
     else the worker has a dispatcher of its own. ``exactness``: what the parent found of prompt lengths, in words.
+    ``tells_pace``: the parent wants to hear how fast answers came, since it moves the slots by that.
     ``metadata``: of its rows, but for the start, which is not known yet.
     """
 
@@ -53,6 +54,7 @@ class WorkerJob:
     run: str
     exactness: str
     shared: bool
+    tells_pace: bool
     dispatcher: DispatcherConfig
     until_ns: int | None
     metadata: TraceMetadata

@@ -30,6 +30,7 @@ from loadgen.workers.process import WorkerProcess
 from loadgen.workers.queue import Held, SharedQueue
 from loadgen.workers.report import WorkerReport
 from scheduler.dispatcher import Dispatcher
+from scheduler.slot_control import Pace
 
 log = logging.getLogger("lmperf")
 
@@ -68,8 +69,9 @@ class _Member:
 
 class Crew:
     """``async with Crew(module, jobs, clock, dispatcher) as crew``: all workers started and ready; then ``begin``,
-    ``stop`` at any time, ``ended``. ``jobs``: one a worker, pickled. ``dispatcher``: the queue of all, None when each
-    worker has its own. Raises WorkerError.
+    ``stop`` at any time, ``ended``. ``jobs``: one a worker, pickled. ``dispatcher``: that of ``queue``, the one of all workers;
+    None when each worker has its own. ``on_pace``, to be set before ``begin``, is told of answers by workers whose job says so.
+    Raises WorkerError.
     """
 
     def __init__(
@@ -86,7 +88,8 @@ class Crew:
             _Member(WorkerProcess(worker_name(i), module), loop.create_future(), loop.create_future())
             for i in range(len(jobs))
         ]
-        self._queue = None if dispatcher is None else SharedQueue(dispatcher, clock, self._answer)
+        self.queue = None if dispatcher is None else SharedQueue(dispatcher, clock, self._answer)
+        self.on_pace: Callable[[Pace], object] = lambda _: None
         self._touched: set[int] = set()
         self._stops = 0
         self._giving_up: asyncio.TimerHandle | None = None
@@ -142,8 +145,8 @@ class Crew:
         await asyncio.gather(*(member.process.close(_CLOSE_S) for member in self._members))
         watchers = [member.watcher for member in self._members if member.watcher is not None]
         await asyncio.gather(*watchers)
-        if self._queue is not None:
-            self._queue.close()
+        if self.queue is not None:
+            self.queue.close()
 
     # -- one worker --------------------------------------------------------------------------------------------------
 
@@ -163,13 +166,15 @@ class Crew:
                     member.standing = message
                 case Ended(report=report):
                     _settle(member.ended, report)
+                case Pace():
+                    self.on_pace(message)
                 case Broken(error=error, traceback=traceback):
                     member.broken = error
                     log.error("worker %s failed:\n%s", member.process.name, traceback)
                 case _:
                     events.append(message)
-        if events and self._queue is not None:
-            self._queue.take(index, events)
+        if events and self.queue is not None:
+            self.queue.take(index, events)
         for touched in self._touched:
             self._members[touched].process.flush()
         self._touched.clear()
@@ -182,7 +187,7 @@ class Crew:
         member = self._members[index]
         at_ns = self._clock()
         # Also of one that ended in order: a slot that was granted to it as it left would stay occupied.
-        held = () if self._queue is None else tuple(self._queue.drop(index))
+        held = () if self.queue is None else tuple(self.queue.drop(index))
         if member.ended.done():
             return
         last = member.standing

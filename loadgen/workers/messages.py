@@ -18,6 +18,7 @@ from scheduler.events import (
     Progress,
     RejectReason,
 )
+from scheduler.slot_control import Pace
 
 
 class Ready(msgspec.Struct, frozen=True, tag_field="type", tag="ready"):
@@ -47,7 +48,7 @@ class Broken(msgspec.Struct, frozen=True, tag_field="type", tag="broken"):
 
 
 QueueEvent = Arrived | FirstToken | Progress | Finished | Cancelled | DispatchFailed
-FromWorker = QueueEvent | Ready | Standing | Ended | Broken
+FromWorker = QueueEvent | Pace | Ready | Standing | Ended | Broken
 
 
 class Job(msgspec.Struct, frozen=True, tag_field="type", tag="job"):

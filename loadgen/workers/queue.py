@@ -71,7 +71,7 @@ class SharedQueue:
                     self._end(event.request_id)
             elif isinstance(event, DispatchFailed):
                 self._failed(event)
-            self._handle(event)
+            self.handle(event)
 
     def drop(self, worker: int) -> list[Held]:
         """A worker is gone: its requests leave the queue and free their slots. What it had here, oldest first, and what
@@ -83,11 +83,23 @@ class SharedQueue:
             request_id = held.request.id
             del self._held[request_id]
             if held.dispatched_ns is None:
-                self._handle(Cancelled(self._last_ns, request_id))
+                self.handle(Cancelled(self._last_ns, request_id))
             else:
-                self._handle(Finished(self._last_ns, request_id, Status.UNFINISHED, held.request.prompt_tokens, 0))
+                self.handle(Finished(self._last_ns, request_id, Status.UNFINISHED, held.request.prompt_tokens, 0))
         lost += [held for _, held in self._ended if held.worker == worker]
         return sorted(lost, key=lambda held: (held.request.arrival_ns, held.request.id))
+
+    def at(self) -> int:
+        """A time for an event of the parent's own: now, never before the last event's."""
+        return max(self._last_ns, self._now_ns())
+
+    def handle(self, event: AnyEvent) -> None:
+        """Hand an event over, of a worker or of whoever moves the slots, and send what is decided to the workers."""
+        if event.now_ns < self._last_ns:
+            event = msgspec.structs.replace(event, now_ns=self._last_ns)
+        self._last_ns = event.now_ns
+        for action in self.dispatcher.handle(event):
+            self._carry_out(action, event.now_ns)
 
     def close(self) -> None:
         """Stop the wake-up timer."""
@@ -106,13 +118,6 @@ class SharedQueue:
             held.dispatched_ns = None
         elif held is not None:
             self._end(event.request_id)
-
-    def _handle(self, event: AnyEvent) -> None:
-        if event.now_ns < self._last_ns:
-            event = msgspec.structs.replace(event, now_ns=self._last_ns)
-        self._last_ns = event.now_ns
-        for action in self.dispatcher.handle(event):
-            self._carry_out(action, event.now_ns)
 
     def _carry_out(self, action: AnyAction, now_ns: int) -> None:
         if isinstance(action, WakeAt):
@@ -138,4 +143,4 @@ class SharedQueue:
         self._answer(held.worker, answer)
 
     def _tick(self) -> None:
-        self._handle(Tick(max(self._last_ns, self._now_ns())))
+        self.handle(Tick(self.at()))

@@ -234,14 +234,16 @@ def test_the_embedded_server_needs_no_url(tmp_path):
     assert summary["server"]["steps"] > 0
 
 
-def test_a_controller_of_slots_that_breaks_ends_the_run(url, tmp_path, monkeypatch):
+@pytest.mark.parametrize("breaks", ["decide", "observe_pace"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_controller_of_slots_that_breaks_ends_the_run(url, tmp_path, monkeypatch, workers, breaks):
     """With its own error, in the first of an hour of periods: what would follow is another run than was asked for."""
 
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("the rule divides by nothing")
 
-    monkeypatch.setattr(AutoSlots, "decide", broken)
+    monkeypatch.setattr(AutoSlots, breaks, broken)
     text = two_tenants(url, duration_s=3600, rate=10).replace("attainment: 0.9}", "attainment: 0.9, tpot_ms: 1000}")
     text = text.replace("slots: {sequences: 4, prefill_tokens: 2048}", "slots: auto")
     with pytest.raises(ZeroDivisionError, match="divides by nothing"):
-        run_scenario(text, tmp_path)
+        run_scenario(text, tmp_path, "--workers", workers)

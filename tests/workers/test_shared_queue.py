@@ -16,7 +16,7 @@ from loadgen.workers.queue import SharedQueue
 from loadgen.workers.remote import RemoteDriver
 from scheduler.dispatcher import Dispatcher, DispatcherConfig
 from scheduler.drivers.live import NotServed
-from scheduler.events import AbortReason, RejectReason
+from scheduler.events import AbortReason, RejectReason, SlotsChanged
 from scheduler.request import Request, Status
 from scheduler.slots import Slots
 from tenants.tenant import QueueLimits, Tenant
@@ -181,6 +181,33 @@ async def test_a_client_that_gives_up_a_running_request_is_told_to_end_it():
     ticket.finished(Status.CANCELLED, None, None)
     wires.settle()
     assert wires.queue.dispatcher.outstanding == 0
+    wires.close()
+
+
+async def test_slots_that_come_from_the_parent_are_granted_to_whoever_waits():
+    """More of them at once, in the order of the queue; fewer take none away that is in use, and are kept from then on. An event
+    of the parent's own is never before the last one of a worker."""
+    wires = Wires(config(), 2)
+    tickets = [wires.submit(i % 2, i)[0] for i in range(6)]
+    wires.settle()
+    queue = wires.queue
+
+    def granted():
+        wires.settle()
+        return [ticket.backend is not None for ticket in tickets]
+
+    assert granted() == [True, False, False, False, False, False]
+    wires.now_ns = 5 * MS
+    queue.handle(SlotsChanged(queue.at(), "server", 3, None))
+    assert granted() == [True, True, True, False, False, False]
+    assert [ticket.dispatched_ns for ticket in tickets[:3]] == [0, 5 * MS, 5 * MS]
+    queue.handle(SlotsChanged(queue.at(), "server", 2, None))
+    tickets[1].finished(Status.OK, 5, 1)
+    assert granted() == [True, True, True, False, False, False]
+    tickets[2].finished(Status.OK, 5, 1)
+    assert granted() == [True, True, True, True, False, False]
+    wires.now_ns = 4 * MS
+    assert queue.at() == 5 * MS
     wires.close()
 
 
