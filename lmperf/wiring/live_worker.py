@@ -201,7 +201,7 @@ class _Worker:
         return WorkerReport(
             end=end,
             load=load,
-            recorder=recorder.state(job.directory / f".columns-{job.name}"),
+            recorder=recorder.state(job.columns_file),
             failures=failures.state(),
             lengths=lengths.state(),
             outage=outage.state(),

@@ -170,6 +170,10 @@ async def run_workers(
                         ticker.cancel()
                         await asyncio.gather(ticker, return_exceptions=True)
                     load = watch.own_load()
+        except BaseException:
+            for job in jobs:
+                job.columns_file.unlink(missing_ok=True)
+            raise
         finally:
             gc.unfreeze()
     progress.done()
@@ -226,6 +230,7 @@ class _Merged:
     def take_over(self, job: WorkerJob, death: Death) -> None:
         """Record what a dead worker had on disk, and all else that it had taken on as unfinished."""
         measured, recorder = self._measured, self._recorder
+        job.columns_file.unlink(missing_ok=True)  # of one that died between leaving it and saying so
         outcomes: list[Outcome] = []
         trace = read_streams(measured.directory, job.name)
         if trace is not None:

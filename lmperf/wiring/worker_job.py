@@ -61,3 +61,8 @@ class WorkerJob:
     window_ns: tuple[int, int]
     directory: Path
     connections: int
+
+    @property
+    def columns_file(self) -> Path:
+        """Where the worker leaves its compact columns as it ends, for the parent to take over."""
+        return self.directory / f".columns-{self.name}"

@@ -247,3 +247,4 @@ def test_a_controller_of_slots_that_breaks_ends_the_run(url, tmp_path, monkeypat
     text = text.replace("slots: {sequences: 4, prefill_tokens: 2048}", "slots: auto")
     with pytest.raises(ZeroDivisionError, match="divides by nothing"):
         run_scenario(text, tmp_path, "--workers", workers)
+    assert {path.name for path in (tmp_path / "r").iterdir()} <= {"log.txt", "rows", "scenario.resolved.yaml"}
