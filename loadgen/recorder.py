@@ -163,14 +163,14 @@ class Recorder:
     def _steps(self, outcomes: Sequence[Outcome]) -> Steps[None]:
         if not outcomes:
             return
-        if self._writer is not None:
-            yield from self._writer.steps(outcomes)
-            yield
-        errors = [None if outcome.error_class is None else outcome.error_class.value for outcome in outcomes]
         stamps = stamps_of(outcomes, self._code)
         yield
         gaps = gaps_of(outcomes)
         yield
+        if self._writer is not None:
+            yield from self._writer.steps(outcomes, stamps, gaps)
+            yield
+        errors = [None if outcome.error_class is None else outcome.error_class.value for outcome in outcomes]
         yield from self._take(stamps, gaps, errors)
 
     def take(self, rows: Trace) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from lmperf.console import Progress
 from lmperf.scenario.dump import resolved_yaml
 from lmperf.scenario.load import Scenario
 from lmperf.scenario.plan import Plan
+from lmperf.wiring.collector import quiet_collector
 from lmperf.wiring.dispatching import control_of_plan, dispatcher_config
 from lmperf.wiring.interrupts import interruptible
 from lmperf.wiring.live_results import ALONE, Ending, Measured
@@ -161,25 +161,20 @@ async def _run_alone(
     for backend in backends.values():
         await backend.warm_up(connections(plan))
     await rehearse(dispatcher.config)
-    gc.collect()
-    gc.freeze()
-    try:
-        with interruptible(run.stop):
-            async with Watch() as watch:
-                recorder = measured.recorder(clock, clock.start_soon())
-                outage = OutageWatch(beside.watching(recorder.on_outcome))
-                failures = Failures(outage)
-                lengths = LengthCheck(failures)
-                ticker = asyncio.create_task(_tick(measured, run, recorder, clock, progress, source.expected_requests))
-                try:
-                    async with beside.running(run.fail, run.settle):
-                        end = await run.run(lengths)
-                finally:
-                    ticker.cancel()
-                    await asyncio.gather(ticker, return_exceptions=True)
-                load = watch.own_load()
-    finally:
-        gc.unfreeze()
+    with quiet_collector(), interruptible(run.stop):
+        async with Watch() as watch:
+            recorder = measured.recorder(clock, clock.start_soon())
+            outage = OutageWatch(beside.watching(recorder.on_outcome))
+            failures = Failures(outage)
+            lengths = LengthCheck(failures)
+            ticker = asyncio.create_task(_tick(measured, run, recorder, clock, progress, source.expected_requests))
+            try:
+                async with beside.running(run.fail, run.settle):
+                    end = await run.run(lengths)
+            finally:
+                ticker.cancel()
+                await asyncio.gather(ticker, return_exceptions=True)
+            load = watch.own_load()
     progress.done()
     ending = Ending(
         end=end,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import pickle
 import signal
 import socket
@@ -22,6 +21,7 @@ import uvloop
 
 from backends.openai import OpenAIBackend
 from backends.protocol import BackendError
+from lmperf.wiring.collector import quiet_collector
 from lmperf.wiring.dispatching import BACKEND
 from lmperf.wiring.prompting import prompts_for
 from lmperf.wiring.run_clock import RunClock
@@ -182,20 +182,19 @@ class _Worker:
         outage = OutageWatch(self._telling(recorder.on_outcome) if job.tells_pace else recorder.on_outcome)
         failures = Failures(outage)
         lengths = LengthCheck(failures)
-        gc.collect()
-        gc.freeze()
         self._run = run
         for _ in range(self._stops):
             run.stop()
         try:
-            async with Watch() as watch:
-                ticker = asyncio.create_task(self._tick(run, recorder))
-                try:
-                    end = await run.run(lengths)
-                finally:
-                    ticker.cancel()
-                    await asyncio.gather(ticker, return_exceptions=True)
-                load = watch.own_load()
+            with quiet_collector():
+                async with Watch() as watch:
+                    ticker = asyncio.create_task(self._tick(run, recorder))
+                    try:
+                        end = await run.run(lengths)
+                    finally:
+                        ticker.cancel()
+                        await asyncio.gather(ticker, return_exceptions=True)
+                    load = watch.own_load()
         finally:
             recorder.close_rows()
         return WorkerReport(

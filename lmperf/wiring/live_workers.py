@@ -7,7 +7,6 @@ each worker has a dispatcher of its own and the parent only merges.
 from __future__ import annotations
 
 import asyncio
-import gc
 import pickle
 import secrets
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +16,7 @@ import msgspec
 from lmperf.console import Progress
 from lmperf.scenario.load import Scenario
 from lmperf.scenario.plan import Plan
+from lmperf.wiring.collector import quiet_collector
 from lmperf.wiring.dispatching import control_of_plan
 from lmperf.wiring.interrupts import interruptible
 from lmperf.wiring.live_results import Ending, Measured
@@ -143,39 +143,36 @@ async def run_workers(
             None if crew.queue is None else slot_loop_of(control, measured.target, crew.queue, clock)
         )
         crew.on_pace = beside.take
-        gc.collect()
-        gc.freeze()
-        try:
-            stopped = False
+        with quiet_collector():
+            try:
+                stopped = False
 
-            def stop() -> None:
-                nonlocal stopped
-                stopped = True
-                crew.stop()
+                def stop() -> None:
+                    nonlocal stopped
+                    stopped = True
+                    crew.stop()
 
-            def fail(_: BaseException) -> None:
-                crew.stop()
-                crew.stop()
+                def fail(_: BaseException) -> None:
+                    crew.stop()
+                    crew.stop()
 
-            with interruptible(stop):
-                async with Watch() as watch:
-                    start_utc = clock.start_soon(START_AHEAD_NS + count * _START_AHEAD_EACH_NS)
-                    crew.begin(clock.origin_ns, start_utc)
-                    recorder = measured.recorder(clock, start_utc)
-                    ticker = asyncio.create_task(_tick(measured, crew, clock, progress, expected))
-                    try:
-                        async with beside.running(fail):
-                            found = await crew.ended()
-                    finally:
-                        ticker.cancel()
-                        await asyncio.gather(ticker, return_exceptions=True)
-                    load = watch.own_load()
-        except BaseException:
-            for job in jobs:
-                job.columns_file.unlink(missing_ok=True)
-            raise
-        finally:
-            gc.unfreeze()
+                with interruptible(stop):
+                    async with Watch() as watch:
+                        start_utc = clock.start_soon(START_AHEAD_NS + count * _START_AHEAD_EACH_NS)
+                        crew.begin(clock.origin_ns, start_utc)
+                        recorder = measured.recorder(clock, start_utc)
+                        ticker = asyncio.create_task(_tick(measured, crew, clock, progress, expected))
+                        try:
+                            async with beside.running(fail):
+                                found = await crew.ended()
+                        finally:
+                            ticker.cancel()
+                            await asyncio.gather(ticker, return_exceptions=True)
+                        load = watch.own_load()
+            except BaseException:
+                for job in jobs:
+                    job.columns_file.unlink(missing_ok=True)
+                raise
     progress.done()
     recorder.metadata = msgspec.structs.replace(recorder.metadata, slot_moves=beside.moves)
     merged = _Merged(measured, recorder, stopped=stopped, ended_ns=clock())

@@ -14,12 +14,12 @@ arrivals and drains; a second ``stop`` drains no longer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from backends.failover import Failover
-from backends.outcome import outcome_of
+from backends.outcome import Ended, outcomes_of
 from backends.protocol import Call, Clock, ModelBackend, WireResult
 from loadgen.live.calls import LookAhead, MakesCalls
 from loadgen.live.endings import given_up, not_served
@@ -84,8 +84,8 @@ class LiveRun:
         self._ahead = ahead or LookAhead(source.absolute(), calls.make)
         self._pacer = pacer or Pacer(clock)
         self._pacer.most = num_prompts
-        self._calls_to_make = Settling(self.fail, _CALL_WAIT_S)
-        self._outcomes_to_take = Settling(self.fail, _OUTCOME_WAIT_S)
+        self._calls_to_make: Settling[Request | str] = Settling(self._make_calls, self.fail, _CALL_WAIT_S)
+        self._outcomes_to_take: Settling[Ended | Outcome] = Settling(self._take_outcomes, self.fail, _OUTCOME_WAIT_S)
         self._failover = failover
         self._tasks: set[asyncio.Task[None]] = set()
         self._users: list[Request] | None = None
@@ -106,8 +106,7 @@ class LiveRun:
         """Make the first calls, those of every user among them; before the clock starts."""
         self._users = [self._prepare_request(request) for request in self._source.start_closed(0)]
         self._ahead.hold(self._users)
-        for user in self._users:
-            self._foresee(user.tenant)
+        self._foresee(user.tenant for user in self._users)
         self._ahead.fill()
 
     def settle(self) -> None:
@@ -208,23 +207,27 @@ class LiveRun:
                 self._pacer.close()
             return request
         self._push(request)
-        self._calls_to_make.add(partial(self._hold, request))
+        self._calls_to_make.add(request)
         return None
 
     def _push(self, request: Request) -> None:
         self._expected.add(request.id)
         self._pacer.push(request)
 
-    def _hold(self, request: Request) -> None:
-        """Make the call of a request that is not due yet."""
-        if request.id in self._expected:
-            self._ahead.hold((request,))
+    def _make_calls(self, wanted: Sequence[Request | str]) -> None:
+        """Make the calls of requests that are not due yet; for a tenant's name, that of one that will follow an answer."""
+        tenants: list[str] = []
+        for what in wanted:
+            if isinstance(what, str):
+                tenants.append(what)
+            elif what.id in self._expected:
+                self._ahead.hold((what,))
+        self._foresee(tenants)
 
-    def _foresee(self, tenant: str) -> None:
-        """Make the call of a request that will follow an answer of ``tenant``."""
-        request = self._source.foresee(tenant)
-        if request is not None:
-            self._ahead.hold((request,))
+    def _foresee(self, tenants: Iterable[str]) -> None:
+        """Make the call of a request that will follow an answer, for each of ``tenants``."""
+        for tenant, count in Counter(tenants).items():
+            self._ahead.hold(self._source.foresee(tenant, count))
 
     # -- one request -------------------------------------------------------------------------------------------------
 
@@ -261,13 +264,13 @@ class LiveRun:
         self._unfinished += ended.status is Status.UNFINISHED
         if isinstance(ended, Outcome):
             outcome = ended
-            self._outcomes_to_take.add(partial(self._on_outcome, ended))
+            self._outcomes_to_take.add(ended)
         else:
             outcome = Outcome(
                 request=request, status=ended.status, ended_ns=ended.ended_ns, finished_ns=ended.finished_ns
             )
-            self._outcomes_to_take.add(partial(self._join, ticket, ended))
-        self._calls_to_make.add(partial(self._foresee, request.tenant))
+            self._outcomes_to_take.add(Ended(request, ended, ticket.backend, ticket.enqueued_ns, ticket.dispatched_ns))
+        self._calls_to_make.add(request.tenant)
         return self._follow(outcome)
 
     async def _wait(self, ticket: Ticket) -> Outcome | None:
@@ -311,16 +314,10 @@ class LiveRun:
         ticket.finished(result.status, result.prompt_tokens, result.output_tokens)
         return result
 
-    def _join(self, ticket: Ticket, result: WireResult) -> None:
-        self._on_outcome(
-            outcome_of(
-                ticket.request,
-                result,
-                backend=ticket.backend,
-                enqueued_ns=ticket.enqueued_ns,
-                dispatched_ns=ticket.dispatched_ns,
-            )
-        )
+    def _take_outcomes(self, ended: Sequence[Ended | Outcome]) -> None:
+        joined = iter(outcomes_of([what for what in ended if isinstance(what, Ended)]))
+        for what in ended:
+            self._on_outcome(what if isinstance(what, Outcome) else next(joined))
 
     def _cancel(self, ticket: Ticket, task: asyncio.Task[None]) -> None:
         """The workload's own plan: this user gives up now."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import tempfile
 import time
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -48,8 +48,8 @@ class _Users:
     def after(self, outcome: Outcome) -> Request | None:
         return None if self.made >= _REQUESTS else self._request(outcome.ended_ns)
 
-    def foresee(self, tenant: str) -> Request | None:  # noqa: ARG002 (the protocol's)
-        return None
+    def foresee(self, tenant: str, count: int) -> Sequence[Request]:  # noqa: ARG002 (the protocol's)
+        return ()
 
     def _request(self, now_ns: int) -> Request:
         self.made += 1

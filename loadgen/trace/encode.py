@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
+from loadgen.recording.stamps import ABSENT, Gaps, Stamps, gaps_of, in_order, stamps_of
 from loadgen.steps import Steps, finished
 from loadgen.trace.schema import TRACE_SCHEMA
 from scheduler.request import Outcome
@@ -22,52 +24,26 @@ _REQUEST_COLUMNS = (
     ("after_request_id", "after_request_id"),
     ("think_ns", "think_ns"),
     ("cancel_after_ns", "cancel_after_ns"),
-    ("arrival_ns", "arrival_ns"),
     ("target_output_tokens", "target_output_tokens"),
     ("max_tokens", "max_tokens"),
     ("priority", "priority"),
     ("request_id", "id"),
 )
-_OUTCOME_COLUMNS = (
-    "enqueued_ns",
-    "dispatched_ns",
-    "connect_ns",
-    "sent_ns",
-    "first_token_ns",
-    "last_token_ns",
-    "finished_ns",
-    "cached_prompt_tokens",
-    "output_tokens",
-    "tokens_source",
-    "backend",
-    "status",
-    "error_class",
-    "http_status",
-    "ended_ns",
-    "max_itl_ns",
+_OUTCOME_COLUMNS = ("cached_prompt_tokens", "tokens_source", "backend", "status", "error_class", "http_status")
+_STAMP_COLUMNS = (
+    ("arrival_ns", "arrival"),
+    ("enqueued_ns", "enqueued"),
+    ("dispatched_ns", "dispatched"),
+    ("connect_ns", "connect"),
+    ("sent_ns", "sent"),
+    ("first_token_ns", "first"),
+    ("last_token_ns", "last"),
+    ("finished_ns", "finished"),
+    ("ended_ns", "ended"),
+    ("prompt_tokens", "prompt_tokens"),
+    ("output_tokens", "output_tokens"),
+    ("max_itl_ns", "max_itl"),
 )
-
-
-def stamps_in_order(outcome: Outcome) -> bool:
-    """True when no stamp of ``outcome`` precedes the one before it, those of chunks included; the intended arrival may lie
-    after ``enqueued`` by a timer's rounding, so it is not compared.
-    """
-    previous = None
-    for stamp in (
-        outcome.enqueued_ns,
-        outcome.dispatched_ns,
-        outcome.sent_ns,
-        outcome.first_token_ns,
-        outcome.last_token_ns,
-        outcome.finished_ns,
-    ):
-        if stamp is None:
-            continue
-        if previous is not None and stamp < previous:
-            return False
-        previous = stamp
-    offsets = outcome.chunk_offsets_us
-    return offsets is None or not (offsets[1:] < offsets[:-1]).any()
 
 
 _COLUMNS_A_STEP = 5
@@ -86,44 +62,45 @@ class RowEncoder:
         self._schema = schema
 
     def encode(self, outcomes: Sequence[Outcome]) -> pa.RecordBatch:
-        return finished(self.steps(outcomes))
+        return finished(self.steps(outcomes, stamps_of(outcomes, lambda _: 0), gaps_of(outcomes)))
 
-    def steps(self, outcomes: Sequence[Outcome]) -> Steps[pa.RecordBatch]:
-        """The same in steps of a fraction of a millisecond for some hundred rows."""
+    def steps(self, outcomes: Sequence[Outcome], stamps: Stamps, gaps: Gaps) -> Steps[pa.RecordBatch]:
+        """The same in steps of a fraction of a millisecond for some hundred rows. ``stamps``, ``gaps``: of ``outcomes``."""
         requests = [outcome.request for outcome in outcomes]
-        lists: dict[str, list[Any]] = {
+        values: dict[str, Any] = {
             column: [getattr(request, name) for request in requests] for column, name in _REQUEST_COLUMNS
         }
         yield
         for name in _OUTCOME_COLUMNS:
-            lists[name] = [getattr(outcome, name) for outcome in outcomes]
+            values[name] = [getattr(outcome, name) for outcome in outcomes]
+        missing: dict[str, NDArray[np.bool_]] = {}
+        for column, name in _STAMP_COLUMNS:
+            values[column] = stamped = getattr(stamps, name)
+            missing[column] = stamped == ABSENT
         yield
-        lists["prompt_tokens"] = [
-            outcome.request.prompt_tokens if outcome.prompt_tokens is None else outcome.prompt_tokens
-            for outcome in outcomes
-        ]
-        lists["weight"] = [self._weight.get(request.tenant) for request in requests]
+        values["weight"] = [self._weight.get(request.tenant) for request in requests]
         limits = [self._ttft_limit.get(request.tenant) for request in requests]
-        lists["deadline_ns"] = [
+        values["deadline_ns"] = [
             None if limit is None else request.arrival_ns + limit
             for request, limit in zip(requests, limits, strict=True)
         ]
         start, end = self._window
-        lists["warmup"] = [not start <= request.arrival_ns < end for request in requests]
-        lists["valid"] = [stamps_in_order(outcome) for outcome in outcomes]
+        values["warmup"] = (stamps.arrival < start) | (stamps.arrival >= end)
+        values["valid"] = in_order(stamps, gaps)
         ragged: dict[str, list[Any]] = {
             "prefix_blocks": [request.prefix_blocks or None for request in requests],
             "chunk_offsets_us": [outcome.chunk_offsets_us for outcome in outcomes],
             "chunk_tokens": [outcome.chunk_tokens for outcome in outcomes],
         }
         arrays: list[pa.Array[Any]] = []
-        for number, column in enumerate(self._schema):
+        for number, field in enumerate(self._schema):
             if number % _COLUMNS_A_STEP == 0:
                 yield
-            values = ragged.get(column.name)
-            arrays.append(
-                pa.array(lists[column.name], type=column.type) if values is None else _ragged(values, column.type)
-            )
+            name, kind = field.name, field.type
+            if name in ragged:
+                arrays.append(_ragged(ragged[name], kind))
+            else:
+                arrays.append(pa.array(values[name], type=kind, mask=missing.get(name)))
         yield
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 

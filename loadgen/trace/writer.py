@@ -17,6 +17,7 @@ from typing import BinaryIO, NamedTuple, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from loadgen.recording.stamps import Gaps, Stamps, gaps_of, stamps_of
 from loadgen.steps import Steps, finished
 from loadgen.trace.encode import RowEncoder
 from loadgen.trace.errors import TraceError
@@ -77,13 +78,13 @@ class RowWriter:
 
     def write(self, outcomes: Sequence[Outcome]) -> None:
         """Write ``outcomes`` as one batch now, without buffering."""
-        finished(self.steps(outcomes))
+        finished(self.steps(outcomes, stamps_of(outcomes, lambda _: 0), gaps_of(outcomes)))
 
-    def steps(self, outcomes: Sequence[Outcome]) -> Steps[None]:
-        """The same in steps; the batch is with the operating system after the last."""
+    def steps(self, outcomes: Sequence[Outcome], stamps: Stamps, gaps: Gaps) -> Steps[None]:
+        """The same in steps; the batch is with the operating system after the last. ``stamps``, ``gaps``: of ``outcomes``."""
         if not outcomes:
             return
-        batch = yield from self._encoder.steps(outcomes)
+        batch = yield from self._encoder.steps(outcomes, stamps, gaps)
         stream, file = self._open()
         stream.write_batch(batch)
         file.flush()

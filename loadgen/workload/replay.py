@@ -222,8 +222,8 @@ class TraceWorkload:
             self._row_of[request_id] = (row, cycle)
         return following(request, previous, end_ns)
 
-    def foresee(self, tenant: str) -> Request | None:  # noqa: ARG002 (the protocol's: which row follows is the answers' choice)
-        return None
+    def foresee(self, tenant: str, count: int) -> Sequence[Request]:  # noqa: ARG002 (the protocol's: which row follows is the answers' choice)
+        return ()
 
     def _requests(
         self, first_id: int, at: Int64s, row: NDArray[np.integer], cycle: NDArray[np.integer]

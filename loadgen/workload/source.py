@@ -72,9 +72,9 @@ class Source(Protocol):
         """What arrives because ``outcome`` happened; its arrival may lie in the future (think time). Read of the outcome:
         request, status, and when it ended."""
 
-    def foresee(self, tenant: str) -> Request | None:
-        """The next request that ``after`` will give for a closed-loop tenant, each once, its arrival not known yet: so
-        that what it says on the wire can be made while nothing waits for it. None where that is not known.
+    def foresee(self, tenant: str, count: int) -> Sequence[Request]:
+        """The next ``count`` requests that ``after`` will give for a closed-loop tenant, each once, their arrivals not known
+        yet: so that what they say on the wire can be made while nothing waits for it. Fewer where that is not known.
         """
 
 
@@ -258,17 +258,20 @@ class Workload:
             return msgspec.structs.replace(foreseen.popleft(), arrival_ns=arrival_ns)
         return self._starts(stream, [self._next_closed_id(name)], [arrival_ns])[0]
 
-    def foresee(self, tenant: str) -> Request | None:
+    def foresee(self, tenant: str, count: int) -> Sequence[Request]:
         foreseen = self._foreseen.get(tenant)
         stream = self._by_name[tenant]
-        ahead = sum(map(len, self._foreseen.values()))
         if foreseen is None or stream.traffic.sessions is not None:
-            return None
-        if self._closed_limit is not None and self._made + ahead >= self._closed_limit:
-            return None
-        request = self._starts(stream, [self._next_closed_id(tenant)], [0])[0]
-        foreseen.append(request)
-        return request
+            return ()
+        if self._closed_limit is not None:
+            ahead = sum(map(len, self._foreseen.values()))
+            count = min(count, self._closed_limit - self._made - ahead)
+        if self._share.count == 1:
+            requests = self._starts(stream, self._next_closed_ids(tenant, count), [0] * count) if count > 0 else []
+        else:  # the lengths between two of ours are other workers'
+            requests = [self._starts(stream, [self._next_closed_id(tenant)], [0])[0] for _ in range(count)]
+        foreseen.extend(requests)
+        return requests
 
     def _next_closed_id(self, tenant: str) -> int:
         number = self._next_user_request[tenant]
@@ -277,6 +280,13 @@ class Workload:
         stream = self._by_name[tenant]
         stream.pass_over(number - stream.made)
         return self._closed_base + number * len(self._closed) + self._places[tenant]
+
+    def _next_closed_ids(self, tenant: str, count: int) -> list[int]:
+        """Of a workload that is not shared: what :meth:`_next_closed_id` would give next."""
+        first = self._next_user_request[tenant]
+        self._next_user_request[tenant] = first + count
+        base, step = self._closed_base + self._places[tenant], len(self._closed)
+        return [base + number * step for number in range(first, first + count)]
 
     def _may_make(self) -> bool:
         if self._closed_limit is not None and self._made >= self._closed_limit:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import selectors
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from backends.protocol import Call, OnTokens, WireResult
@@ -172,8 +172,8 @@ class ListSource:
     def after(self, outcome: Outcome) -> Request | None:
         return self.then.pop(outcome.request.id, None)
 
-    def foresee(self, tenant: str) -> Request | None:
-        return None
+    def foresee(self, tenant: str, count: int) -> Sequence[Request]:
+        return ()
 
 
 @dataclass

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted_server import DONE, Bench, answering, text
 
-from backends.outcome import inter_chunk_gaps_ns, itl_gaps_ns, outcome_of
+from backends.outcome import Ended, inter_chunk_gaps_ns, itl_gaps_ns, outcome_of, outcomes_of
 from backends.protocol import WireResult
 from backends.wire.response import Response
 from backends.wire.tokens import tokens_per_chunk
@@ -122,6 +122,31 @@ def test_max_itl_follows_the_rule_of_the_gaps():
     assert list(inter_chunk_gaps_ns(unknown)) == [9000, 1000]
     assert (ones.max_itl_ns, ones.chunk_tokens, ones.tokens_known) == (9000, None, True)
     assert joined(wire([5], [3])).max_itl_ns is None
+
+
+_ANSWERS = st.lists(
+    st.one_of(
+        st.tuples(st.lists(st.integers(0, 10**12), max_size=6).map(sorted), st.none()),
+        st.lists(st.tuples(st.integers(0, 10**12), st.integers(0, 3)), max_size=6).map(
+            lambda pairs: (sorted(at for at, _ in pairs), [k for _, k in pairs])
+        ),
+        st.lists(st.integers(0, 10**12), max_size=6).map(lambda times: (sorted(times), [1] * len(times))),
+    ),
+    max_size=8,
+)
+
+
+@given(_ANSWERS)
+def test_many_are_joined_as_each_alone(answers):
+    """Whatever stands beside an answer: none, one or many chunks, of known and of unknown counts."""
+    results = [wire(times, tokens) for times, tokens in answers]
+    together = outcomes_of([Ended(request(), result, "b", 1, 2) for result in results])
+    for (times, tokens), result, outcome in zip(answers, results, together, strict=True):
+        alone = joined(result)
+        for name in type(outcome).__struct_fields__:
+            assert np.array_equal(getattr(outcome, name), getattr(alone, name)), name
+        gaps = [] if tokens is None or not times else itl.itl_gaps_ns(np.array(times), np.array(tokens, dtype=np.int32))
+        assert outcome.max_itl_ns == (max(gaps) if len(gaps) else None)
 
 
 def test_nothing_that_the_wire_knows_is_lost_in_the_join():

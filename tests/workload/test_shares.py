@@ -62,7 +62,7 @@ def play(source, service_ns, until_ns=10 * S, *, foresees=False) -> list[Request
         played.append(request)
         end_ns = at_ns + service_ns(request)
         if foresees:
-            source.foresee(request.tenant)
+            source.foresee(request.tenant, 1 + request.id % 3)
         following = source.after(Outcome(request=request, status=Status.OK, ended_ns=end_ns, finished_ns=end_ns))
         if following is not None and following.arrival_ns < until_ns:
             heapq.heappush(waiting, (following.arrival_ns, following.id, following))

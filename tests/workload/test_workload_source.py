@@ -201,8 +201,8 @@ def test_what_a_user_will_send_next_can_be_foreseen_and_foreseeing_changes_nothi
     foreseen: list[Request] = []
 
     def service_ns(_):
-        while len(foreseen) < 40 and (request := workload.foresee(name)) is not None:
-            foreseen.append(request)
+        for count in (1, 3, 2, 40):
+            foreseen.extend(workload.foresee(name, count))
         return S
 
     assert play(workload, service_ns) == plain
