@@ -49,6 +49,7 @@ class Stamps:
     finished: Int64s
     ended: Int64s
     prompt_tokens: Int64s
+    cached_prompt_tokens: Int64s
     output_tokens: Int64s
     max_itl: Int64s
 
@@ -97,6 +98,7 @@ def stamps_of(outcomes: Sequence[Outcome], code_of: Callable[[str], int]) -> Sta
         prompt_tokens=np.array(
             [o.request.prompt_tokens if o.prompt_tokens is None else o.prompt_tokens for o in outcomes], dtype=np.int64
         ),
+        cached_prompt_tokens=ints([outcome.cached_prompt_tokens for outcome in outcomes]),
         output_tokens=ints([outcome.output_tokens for outcome in outcomes]),
         max_itl=ints([outcome.max_itl_ns for outcome in outcomes]),
     )
@@ -245,6 +247,7 @@ def columns_of(stamps: Stamps, measures: Measures, tenants: tuple[str, ...], in_
         max_itl_ns=measures.max_itl,
         e2e_ns=measures.e2e,
         prompt_tokens=np.where(stamps.prompt_tokens == ABSENT, 0, stamps.prompt_tokens),
+        cached_prompt_tokens=np.maximum(stamps.cached_prompt_tokens, UNDEFINED),
         output_tokens=np.where(stamps.output_tokens == ABSENT, UNDEFINED, stamps.output_tokens),
         status=stamps.status,
         in_window=in_window,

@@ -41,6 +41,7 @@ _TYPES: dict[str, type[np.generic]] = {
     "e2e": np.int64,
     "lateness": np.int64,
     "prompt_tokens": np.int32,
+    "cached_prompt_tokens": np.int32,
     "output_tokens": np.int32,
 }
 _SIZES = {name: _BLOCK_ROWS * np.dtype(kind).itemsize for name, kind in _TYPES.items()}
@@ -125,6 +126,7 @@ class Store:
             "e2e": measures.e2e,
             "lateness": measures.lateness,
             "prompt_tokens": np.maximum(stamps.prompt_tokens, UNDEFINED),
+            "cached_prompt_tokens": np.maximum(stamps.cached_prompt_tokens, UNDEFINED),
             "output_tokens": np.maximum(stamps.output_tokens, UNDEFINED),
         }
         self.extend(rows)

@@ -17,7 +17,7 @@ from loadgen.recording.store import Store
 from tenants.measures.columns import PIECE_ROWS, Columns, Int64s
 
 _ROWS_KEPT = 1 << 17
-"""Up to this many rows (11 MB) are read at once."""
+"""Up to this many rows (12 MB) are read at once."""
 
 _NAMES = {
     "tenant": "tenant",
@@ -30,6 +30,7 @@ _NAMES = {
     "max_itl_ns": "max_itl",
     "e2e_ns": "e2e",
     "prompt_tokens": "prompt_tokens",
+    "cached_prompt_tokens": "cached_prompt_tokens",
     "output_tokens": "output_tokens",
     "status": "status",
     "in_window": "in_window",
@@ -133,6 +134,10 @@ class StoredColumns(Columns):
     @property
     def prompt_tokens(self) -> Int64s:
         return self._load("prompt_tokens")
+
+    @property
+    def cached_prompt_tokens(self) -> Int64s:
+        return self._load("cached_prompt_tokens")
 
     @property
     def output_tokens(self) -> Int64s:

@@ -12,7 +12,7 @@ import numpy as np
 
 from loadgen.recorder import Recorder
 from loadgen.summary import environment
-from loadgen.summary.figures import metric_summary, ms, rates, series_summary, statuses, waiting
+from loadgen.summary.figures import metric_summary, ms, prefix_cache, rates, series_summary, statuses, waiting
 from loadgen.summary.schema import (
     SUMMARY_VERSION,
     TOTAL,
@@ -210,6 +210,7 @@ def _common(recorder: Recorder, rows: Columns, judged: Columns) -> dict[str, Any
         "output_tokens": int(np.maximum(judged.output_tokens, 0).sum()),
         "throughput": rates(rows, recorder.window_ns),
         "waiting": waiting(judged),
+        "prefix_cache": prefix_cache(judged),
     }
 
 

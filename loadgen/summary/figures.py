@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.recording.series import Series
-from loadgen.summary.schema import MetricSummary, Percentile, Rates, SeriesSummary, Successes, Waiting
+from loadgen.summary.schema import MetricSummary, Percentile, PrefixCache, Rates, SeriesSummary, Successes, Waiting
 from tenants.measures.columns import NEVER, UNDEFINED, Columns, Int64s, StatusCode
 from tenants.measures.histogram import Histogram
 from tenants.measures.percentile import PercentileValue
+from tenants.measures.prefix_cache import cache_hits
 from tenants.slo import Metric
 
 _NS_PER_S = 1_000_000_000
@@ -111,6 +112,19 @@ def waiting(columns: Columns) -> Waiting:
 def _share(waits: Int64s, total: float) -> float | None:
     """None where one is not known."""
     return None if (waits < 0).any() else float(waits.sum()) / total
+
+
+def prefix_cache(columns: Columns) -> PrefixCache | None:
+    """Of the judged rows; None when none states its cached tokens."""
+    hits = cache_hits(columns)
+    if hits.share is None:
+        return None
+    return PrefixCache(
+        requests=hits.requests,
+        prompt_tokens=hits.prompt_tokens,
+        cached_prompt_tokens=hits.cached_prompt_tokens,
+        hit_share=hits.share,
+    )
 
 
 def series_summary(series: Series) -> SeriesSummary:

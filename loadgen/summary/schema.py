@@ -1,4 +1,4 @@
-"""The summary of a run as data: ``lmperf.summary/1.1``.
+"""The summary of a run as data: ``lmperf.summary/1.2``.
 
 Latencies are in ms (``_ms``), durations in s, rates per s. A percentile that falls among requests which never reached
 the event has ``value_ms`` null and ``beyond_ms``, the bound that it exceeds. ``percentiles`` are over all requests
@@ -14,7 +14,7 @@ import msgspec
 
 SUMMARY_FAMILY = "lmperf.summary"
 SUMMARY_MAJOR = 1
-SUMMARY_VERSION = f"{SUMMARY_FAMILY}/{SUMMARY_MAJOR}.1"
+SUMMARY_VERSION = f"{SUMMARY_FAMILY}/{SUMMARY_MAJOR}.2"
 
 TOTAL = "total"
 """The name under which all tenants together are summarised."""
@@ -132,7 +132,20 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     generator: float | None
 
 
+class PrefixCache(msgspec.Struct, frozen=True, kw_only=True):
+    """What the server's prefix cache gave: of the ``requests`` that state their cached tokens, those of all their prompts;
+    ``hit_share`` = ``cached_prompt_tokens`` / ``prompt_tokens``.
+    """
+
+    requests: int
+    prompt_tokens: int
+    cached_prompt_tokens: int
+    hit_share: float
+
+
 class TenantSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """``prefix_cache``: null when no request states its cached tokens."""
+
     tenant: str
     weight: float | None
     requests: int
@@ -150,6 +163,12 @@ class TenantSummary(msgspec.Struct, frozen=True, kw_only=True):
     promises: list[PromiseSummary]
     waiting: Waiting
     metrics: list[MetricSummary]
+    prefix_cache: PrefixCache | None = None
+
+    @property
+    def hit_share(self) -> float | None:
+        """The cache hit share; None when no request states its cached tokens."""
+        return None if self.prefix_cache is None else self.prefix_cache.hit_share
 
     def metric(self, name: str) -> MetricSummary:
         """Raises KeyError for a metric that is not there."""

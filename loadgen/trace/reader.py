@@ -156,6 +156,7 @@ class Trace:
             finished=self.ints("finished_ns"),
             ended=self.ended(),
             prompt_tokens=self.ints("prompt_tokens"),
+            cached_prompt_tokens=self.ints("cached_prompt_tokens"),
             output_tokens=self.ints("output_tokens"),
             max_itl=self.ints("max_itl_ns"),
         )

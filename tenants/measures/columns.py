@@ -43,7 +43,8 @@ class Columns:
 
     ``tenant`` indexes ``tenants``. ``ttft_ns``, ``e2e_ns``: from the intended arrival, NEVER if not reached.
     ``backend_ttft_ns``, ``queue_ns``: NEVER if not reached. ``tpot_ns``, ``max_itl_ns``: UNDEFINED where there is no gap,
-    NEVER if the request failed. ``end_ns``: when the outcome was known (an unfinished one: the end of the run), so
+    NEVER if the request failed. ``cached_prompt_tokens``: found in the server's prefix cache; UNDEFINED where that is not
+    stated. ``end_ns``: when the outcome was known (an unfinished one: the end of the run), so
     ``end_ns - arrival_ns`` is the age of one that never got there. ``in_window``: False in warm-up and cool-down; every
     measure ignores those rows.
     """
@@ -59,6 +60,7 @@ class Columns:
     max_itl_ns: Int64s
     e2e_ns: Int64s
     prompt_tokens: Int64s
+    cached_prompt_tokens: Int64s
     output_tokens: Int64s
     status: NDArray[np.int8]
     in_window: NDArray[np.bool_]

@@ -38,6 +38,7 @@ def outcome(number: int, tenant: str = "a") -> Outcome:
         first_token_ns=first,
         last_token_ns=first,
         finished_ns=first + 5_000,
+        cached_prompt_tokens=None if number % 3 else number % 89,
         output_tokens=1 + number % 7,
     )
 

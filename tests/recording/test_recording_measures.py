@@ -53,6 +53,14 @@ def test_what_was_not_reached_is_never_and_what_has_no_meaning_is_undefined():
     assert columns.queue_ns[2] == UNDEFINED
 
 
+def test_cached_tokens_that_nobody_states_are_undefined():
+    """A stated 0 is 0."""
+    columns = columns_for(
+        finished(1, cached_prompt_tokens=64), finished(2, cached_prompt_tokens=0), finished(3), shed(4)
+    )
+    assert columns.cached_prompt_tokens.tolist() == [64, 0, UNDEFINED, UNDEFINED]
+
+
 def test_a_failed_request_has_its_ttft_but_no_tpot_and_no_e2e():
     """It reached the first token; a time per token or to the end of half an answer would be a lie."""
     columns = columns_for(finished(1, status=Status.FAILED, finished_ns=None))

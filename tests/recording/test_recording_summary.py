@@ -105,6 +105,33 @@ def test_an_objective_is_told_in_ms_and_attainment_as_a_share():
     assert (shed_only.value, shed_only.verdict) == (None, "undecided")
 
 
+def test_the_cache_hit_share_is_over_the_requests_that_state_it(tmp_path):
+    """chat: 60 of 2 x 101 tokens, its third request says nothing; rag says nothing at all: null, and null in the file."""
+    rows = [finished(1, cached_prompt_tokens=60), finished(2, cached_prompt_tokens=0), finished(3), finished(4, "rag")]
+    summary = summary_of(*rows)
+    write_summary(summary, tmp_path)
+    chat, rag = json.loads((tmp_path / "summary.json").read_text())["tenants"]
+    share = pytest.approx(60 / 202)
+    assert chat["prefix_cache"] == {
+        "requests": 2,
+        "prompt_tokens": 202,
+        "cached_prompt_tokens": 60,
+        "hit_share": share,
+    }
+    assert rag["prefix_cache"] is None
+    assert (summary.total.hit_share, summary.tenant("rag").hit_share) == (share, None)
+
+
+def test_a_summary_from_before_the_hit_share_is_read(tmp_path):
+    """It says nothing of it: null."""
+    path, _ = write_summary(summary_of(finished(1, cached_prompt_tokens=60)), tmp_path)
+    data = json.loads(path.read_text()) | {"schema": "lmperf.summary/1.1"}
+    for tenant in (*data["tenants"], data["total"]):
+        del tenant["prefix_cache"]
+    path.write_text(json.dumps(data))
+    assert read_summary(path).total.hit_share is None
+
+
 def test_chosen_percentiles_are_those_computed():
     summary = summary_of(*ROWS, percentiles=(75.0, 50.0, 75.0))
     assert summary.percentiles == [50.0, 75.0]
@@ -160,7 +187,7 @@ def test_the_same_figures_come_back_from_the_file(tmp_path):
     write_summary(summary, tmp_path)
     again = read_summary(tmp_path)
     assert again == summary
-    assert (again.schema, again.seed, again.policy, again.queueing) == ("lmperf.summary/1.1", 11, "wfq", "policy")
+    assert (again.schema, again.seed, again.policy, again.queueing) == ("lmperf.summary/1.2", 11, "wfq", "policy")
     assert again.versions["python"]
     assert again.plan == {"tenants": [{"api_key": "${env:KEY}"}]}
 

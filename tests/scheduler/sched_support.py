@@ -10,6 +10,7 @@ from scheduler.drivers.simulated import Simulation
 from scheduler.policies.build import PolicyContext, build_policy
 from scheduler.policy import Policy
 from scheduler.request import Outcome, Request
+from scheduler.routing import Routing
 from scheduler.server_model.protocol import ServerModel
 from scheduler.server_model.single import SingleServer
 from scheduler.slots import Slots
@@ -79,6 +80,7 @@ def dispatcher(
     prefill_tokens: int | None = None,
     backends: Mapping[str, Slots] | None = None,
     cost: CostModel | None = None,
+    routing: Routing | None = None,
     **options: object,
 ) -> Dispatcher:
     name, own = POLICIES[which]
@@ -89,6 +91,7 @@ def dispatcher(
             options={**own, **options},
             cost=cost or CostModel(),
             backends=dict(backends or {"a": Slots(sequences=sequences, prefill_tokens=prefill_tokens)}),
+            routing=routing or Routing(),
         )
     )
 

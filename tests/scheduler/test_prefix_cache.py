@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sched_support import S, dispatcher, request, simulate, tenant
 
+from scheduler.request import Status
+from scheduler.routing import Routing, Rule
 from scheduler.server_model.build import build_server
 from scheduler.server_model.prefix_cache import PrefixCache
 from scheduler.server_model.spec import ServerLimits, StepLaw
@@ -296,6 +299,52 @@ def test_a_hit_shortens_the_first_token_by_what_is_not_prefilled():
     assert (first.cached_prompt_tokens, second.cached_prompt_tokens) == (0, 960)
     saved_ns = (first.first_token_ns - 0) - (second.first_token_ns - S)
     assert saved_ns == pytest.approx(960 * 20_000, abs=2)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@given(
+    n=st.integers(1, 12),
+    blocks=st.integers(1, 8),
+    own=st.integers(1, 9),
+    gap_ms=st.sampled_from([0, 3, 40, 2_000]),
+    replicas=st.integers(1, 3),
+    tokens=st.integers(8, 64),
+)
+def test_a_common_prefix_is_computed_once_a_replica(n, blocks, own, gap_ms, replicas, tokens):
+    """n prompts that share k blocks and no more, whenever they come: each replica that has any computes them once, so that
+    all others find k * block tokens, to the token. In turns, so that min(n, replicas) replicas have one."""
+    prompt = blocks * _BLOCK + own
+    jobs = [
+        request(
+            i,
+            "a",
+            i * gap_ms * 1_000_000,
+            prompt,
+            3,
+            prefix_blocks=(*range(blocks), *(1_000 * (i + 1) + j for j in range(3))),
+        )
+        for i in range(n)
+    ]
+    limits = ServerLimits(max_num_seqs=4, max_num_batched_tokens=tokens, prefix_cache=True)
+    names = "abc"[:replicas]
+    core = dispatcher([tenant("a")], backends=dict.fromkeys(names, Slots()), routing=Routing(rule=Rule.ROUND_ROBIN))
+    outcomes = simulate(core, {name: build_server(_LAW, limits, _BLOCK) for name in names}, jobs)
+    found = sorted(outcome.cached_prompt_tokens for outcome in outcomes)
+    first = min(n, replicas)
+    assert found == [0] * first + [blocks * _BLOCK] * (n - first)
+
+
+def test_a_request_that_never_ran_found_nothing_that_is_known():
+    """Its client leaves while another holds the only place in the batch: None, as without a cache; never 0."""
+    jobs = [request(0, "a", 0, 100, 100), request(1, "a", 0, 100, 5, cancel_after_ns=20_000_000)]
+    limits = ServerLimits(max_num_seqs=1, max_num_batched_tokens=64, prefix_cache=True)
+    core = dispatcher([tenant("a")], sequences=None)
+    outcomes = {o.request.id: o for o in simulate(core, {"a": build_server(_LAW, limits, 16)}, jobs)}
+    assert (outcomes[1].status, outcomes[1].cached_prompt_tokens) == (Status.CANCELLED, None)
+    assert outcomes[0].cached_prompt_tokens == 0
+    off = msgspec.structs.replace(limits, prefix_cache=False)
+    core = dispatcher([tenant("a")], sequences=None)
+    assert {o.cached_prompt_tokens for o in simulate(core, {"a": build_server(_LAW, off, 16)}, jobs)} == {None}
 
 
 def test_what_is_found_frees_the_prefill_slots():

@@ -265,7 +265,8 @@ _LIMITS = st.sampled_from(
 @settings(max_examples=40, deadline=None, derandomize=True, database=None)
 @given(workload=workloads(), limits=_LIMITS)
 def test_macro_steps_are_single_steps_and_nothing_is_lost_under_every_rule(text, which, workload, limits):
-    """Three replicas: every outcome, its server and its stamps, is that of stepping one at a time; each request ends once."""
+    """Three replicas: every outcome, its server, its stamps and its cached tokens, is that of stepping one at a time; each
+    request ends once."""
     macro = run(ContinuousBatch, workload, _BY_TEXT[text], "abc", limits, which)
     assert macro == run(_SingleSteps, workload, _BY_TEXT[text], "abc", limits, which)
     assert [outcome.request.id for outcome in macro] == [one.id for one in workload]

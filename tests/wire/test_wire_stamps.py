@@ -193,6 +193,19 @@ async def test_missing_usage_is_unknown_not_zero(bench):
     assert (result.tokens_source, result.tokens_known) == (TokensSource.UNKNOWN, False)
 
 
+@pytest.mark.parametrize(
+    ("details", "cached"),
+    [({}, None), ({"prompt_tokens_details": None}, None), ({"prompt_tokens_details": {"audio_tokens": 0}}, None)]
+    + [({"prompt_tokens_details": {"cached_tokens": n}}, n) for n in (0, 6)],
+    ids=["nothing", "null", "others", "none found", "6"],
+)
+async def test_cached_tokens_are_those_that_the_server_states(bench, details, cached):
+    """A server that says nothing of its cache says nothing: None; its 0 is 0."""
+    trailer = event({"choices": [], "usage": usage(1, **details)})
+    result = await bench.answer(answering(text("a", "stop"), trailer, DONE))
+    assert (result.output_tokens, result.cached_prompt_tokens) == (1, cached)
+
+
 async def test_usage_in_the_last_chunk_with_output(bench):
     """usage may come in the chunk that carries the last token."""
     result = await bench.answer(answering(text("a"), with_usage("b", 2, "stop"), DONE))
