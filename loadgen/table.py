@@ -19,6 +19,7 @@ from tenants.measures.attainment import percent
 
 _VERDICT_STYLE = {"kept": "green", "broken": "bold red", "undecided": "yellow", "no_slo": "dim"}
 _VERDICT_WORD = {"kept": "kept", "broken": "BROKEN", "undecided": "undecided", "no_slo": "no SLO"}
+HIT_SHARE = "hit share: cached of prompt tokens"
 
 
 def title_of(summary: Summary) -> str:
@@ -40,15 +41,19 @@ def tenant_table(summary: Summary) -> RenderableType:
         caption_justify="left",
     )
     table.caption = "ms from the intended arrival, TPOT per token; percentiles count what never finished"
+    cached = summary.total.hit_share is not None
+    if cached:
+        table.caption += f"; {HIT_SHARE}"
     table.add_column("tenant", overflow="fold", min_width=6)
-    for name in ("requests", "ok/fail/shed", "TTFT P50", "P99", "TPOT P50", "E2E P99", "attained"):
+    hits = ("hit share",) if cached else ()
+    for name in ("requests", "ok/fail/shed", "TTFT P50", "P99", "TPOT P50", "E2E P99", *hits, "attained"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     for tenant in summary.tenants:
-        table.add_row(*_cells(tenant))
+        table.add_row(*_cells(tenant, cached=cached))
     if len(summary.tenants) > 1:
         table.add_section()
-        table.add_row(*_cells(summary.total))
+        table.add_row(*_cells(summary.total, cached=cached))
     return Group(*banner(summary), table, *(Text(f"note: {warning}") for warning in summary.warnings))
 
 
@@ -61,7 +66,7 @@ def verdict_text(verdict: str) -> Text:
     return Text(_VERDICT_WORD.get(verdict, verdict), style=_VERDICT_STYLE.get(verdict, ""))
 
 
-def _cells(tenant: TenantSummary) -> list[RenderableType]:
+def _cells(tenant: TenantSummary, *, cached: bool) -> list[RenderableType]:
     ended = tenant.statuses
     ok, shed = ended.get("ok", 0), ended.get("shed", 0)
     return [
@@ -72,6 +77,7 @@ def _cells(tenant: TenantSummary) -> list[RenderableType]:
         _figure(tenant, "ttft", 99.0),
         _figure(tenant, "tpot", 50.0),
         _figure(tenant, "e2e", 99.0),
+        *([hit_share_text(tenant.hit_share)] if cached else []),
         attainment_text(tenant.attainment),
         verdict_text(tenant.verdict),
     ]
@@ -82,6 +88,11 @@ def attainment_text(attained: AttainmentSummary | None) -> str:
     if attained is None or attained.share is None:
         return "-"
     return f"{percent(attained.share)}%"
+
+
+def hit_share_text(share: float | None) -> str:
+    """``41.2%``, rounded: nobody promises it; ``-`` where no request states its cached tokens."""
+    return "-" if share is None else f"{share:.1%}"
 
 
 def _figure(tenant: TenantSummary, metric: str, p: float) -> str:

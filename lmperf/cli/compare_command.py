@@ -78,9 +78,8 @@ def _table(found: list[Difference], tolerance: float) -> Table:
         digits, scale = (1, 100.0) if one.share else (2, 1.0)
         table.add_row(
             "" if one.tenant == last else one.tenant,
-            "attained %" if one.share else one.figure,
-            one.base.text(digits, scale),
-            one.run.text(digits, scale),
+            f"{one.figure} %" if one.share else one.figure,
+            *("-" if side is None else side.text(digits, scale) for side in (one.base, one.run)),
             _change(one),
             _word(one, tolerance),
         )

@@ -9,10 +9,12 @@ from rich.console import Console
 from rich.table import Table
 
 from loadgen.offline.fidelity import FidelityRow
-from loadgen.offline.verdicts import Figure, PolicyVerdict
+from loadgen.offline.verdicts import Figure, PolicyVerdict, state_hits
 from loadgen.recorder import Recorder
+from loadgen.table import HIT_SHARE, hit_share_text
 from tenants.measures.attainment import attainment, goodput, percent
 from tenants.measures.percentile import PercentileValue
+from tenants.measures.prefix_cache import cache_hits
 from tenants.slo import Metric
 
 
@@ -22,12 +24,11 @@ def print_reproduction(console: Console, rows: Sequence[FidelityRow], arrivals: 
     for column in ("tenant", "figure", "captured", "simulated", "error"):
         table.add_column(column, justify="left" if column in ("tenant", "figure") else "right", no_wrap=True)
     for row in rows:
-        unit = "tokens/s" if row.metric == "throughput" else "ms"
         table.add_row(
             row.tenant,
             row.metric,
-            "-" if row.captured is None else f"{row.captured:,.1f} {unit}",
-            "-" if row.simulated is None else f"{row.simulated:,.1f} {unit}",
+            "-" if row.captured is None else f"{row.captured:,.1f} {row.unit}",
+            "-" if row.simulated is None else f"{row.simulated:,.1f} {row.unit}",
             "-" if row.error is None else f"{row.error:+.1%}",
         )
     console.print(table)
@@ -36,7 +37,11 @@ def print_reproduction(console: Console, rows: Sequence[FidelityRow], arrivals: 
 def print_as_captured(console: Console, runs: Mapping[str, Recorder]) -> None:
     """Every policy on the captured arrivals, per tenant."""
     table = _table("the captured arrivals under each policy (simulated)")
-    for column in ("policy", "tenant", "TTFT P50", "P99", "E2E P50", "P99", "attained", "goodput 1/s"):
+    cached = any(cache_hits(recorder.columns()).requests for recorder in runs.values())
+    hits = ("hit share",) if cached else ()
+    if cached:
+        table.caption = HIT_SHARE
+    for column in ("policy", "tenant", "TTFT P50", "P99", "E2E P50", "P99", *hits, "attained", "goodput 1/s"):
         table.add_column(column, justify="left" if column in ("policy", "tenant") else "right", no_wrap=True)
     for label, recorder in runs.items():
         columns = recorder.columns().judged()
@@ -48,6 +53,8 @@ def print_as_captured(console: Console, runs: Mapping[str, Recorder]) -> None:
                 _ms(recorder.histogram(metric, tenant.name).percentile(p))
                 for metric, p in ((Metric.TTFT, 50.0), (Metric.TTFT, 99.0), (Metric.E2E, 50.0), (Metric.E2E, 99.0))
             ]
+            if cached:
+                cells.append(hit_share_text(cache_hits(rows).share))
             table.add_row(
                 label if index == 0 else "",
                 tenant.name,
@@ -88,7 +95,11 @@ def print_verdicts(console: Console, verdicts: Sequence[PolicyVerdict], noisy: S
 
 def _print_tenants(console: Console, verdicts: Sequence[PolicyVerdict]) -> None:
     table = _table("per tenant, baseline -> raised load")
-    for column in ("policy", "tenant", "TTFT P50 ms", "TTFT P99 ms", "E2E P99 ms", "attained %", "goodput 1/s"):
+    cached = state_hits(verdicts)
+    hits = ("hit share %",) if cached else ()
+    if cached:
+        table.caption = HIT_SHARE
+    for column in ("policy", "tenant", "TTFT P50 ms", "TTFT P99 ms", "E2E P99 ms", *hits, "attained %", "goodput 1/s"):
         table.add_column(column, justify="left" if column in ("policy", "tenant") else "right", no_wrap=True)
     for verdict in verdicts:
         for index, name in enumerate(verdict.raised):
@@ -99,6 +110,7 @@ def _print_tenants(console: Console, verdicts: Sequence[PolicyVerdict]) -> None:
                 _pair(before.ttft_p50, after.ttft_p50, 1e-6, 0),
                 _pair(before.ttft_p99, after.ttft_p99, 1e-6, 0),
                 _pair(before.e2e_p99, after.e2e_p99, 1e-6, 0),
+                *([_pair(before.hit_share, after.hit_share, 100.0, 1)] if cached else []),
                 _pair(before.attainment, after.attainment, 100.0, 1),
                 _pair(before.goodput, after.goodput, 1.0, 2),
             )

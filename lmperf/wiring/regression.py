@@ -3,7 +3,8 @@
 A latency regresses when it grows by more than the tolerance, attainment and rates when they fall by more. A percentile that
 was never reached (it fell among requests without an answer) is worse than any that was. Where the interval of the
 difference (:mod:`tenants.measures.difference`) holds 0, chance alone may have made it, whatever its size; of runs that
-are known by their summaries alone, overlapping intervals of the figures say the same.
+are known by their summaries alone, overlapping intervals of the figures say the same. The cache hit share stands beside and
+never regresses: what it gains or costs is in TTFT.
 """
 
 from __future__ import annotations
@@ -47,21 +48,24 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One figure of one tenant on both sides. ``higher_is_worse``: a latency. ``share``: attainment, in 0..1.
-    ``interval``: of ``change``, where one is known.
+    """One figure of one tenant on both sides; a side is None where only the other has it. ``higher_is_worse``: a latency; None:
+    neither way is, since the figure explains others and promises nothing. ``share``: a share, in 0..1. ``interval``: of
+    ``change``, where one is known.
     """
 
     tenant: str
     figure: str
-    base: Reading
-    run: Reading
-    higher_is_worse: bool
+    base: Reading | None
+    run: Reading | None
+    higher_is_worse: bool | None
     share: bool = False
     interval: Interval | None = None
 
     @property
     def change(self) -> float | None:
-        """Relative growth (of a share: the difference itself); None when an unreached percentile hides it."""
+        """Relative growth (of a share: the difference itself); None when an unreached percentile hides it or a side is None."""
+        if self.base is None or self.run is None:
+            return None
         return change_of(self.base, self.run, share=self.share)
 
     @property
@@ -69,13 +73,15 @@ class Difference:
         """True when chance alone may have made the difference; without any interval nothing is known of it."""
         if self.interval is not None:
             return self.interval.low <= 0 <= self.interval.high
+        if self.base is None or self.run is None:
+            return False
         a, b = self.base.interval, self.run.interval
         return a is not None and b is not None and a.low <= _high(b) and b.low <= _high(a)
 
     def regressed(self, tolerance: float) -> bool:
         """True when the run is worse by more than ``tolerance``, and not by chance alone as far as that is known."""
         change = self.change
-        if change is None or self.within_noise:
+        if change is None or self.higher_is_worse is None or self.within_noise:
             return False
         return (change if self.higher_is_worse else -change) > tolerance
 
@@ -94,7 +100,8 @@ def change_of(base: Reading, run: Reading, *, share: bool) -> float | None:
 
 
 def differences(pair: Pair) -> list[Difference]:
-    """Every figure that both sides have, tenant by tenant, then in total (when there are several tenants)."""
+    """Every figure that both sides have, and the hit share if one has it, tenant by tenant, then in total (when there are
+    several tenants)."""
     first, second = pair.base.summaries[0], pair.run.summaries[0]
     theirs = {tenant.tenant for tenant in second.tenants}
     names = [tenant.tenant for tenant in first.tenants if tenant.tenant in theirs]
@@ -139,6 +146,7 @@ def _of(pair: Pair, name: str) -> Iterator[Difference]:
             higher_is_worse=True,
             interval=interval,
         )
+    yield from _hit_share(pair, name)
     yield from _attained(pair, name, whose)
     for figure, tokens, rate in (
         ("goodput 1/s", False, lambda t: Reading(value=t.goodput.requests_per_s)),
@@ -175,6 +183,22 @@ def _attained(pair: Pair, name: str, whose: str | None) -> Iterator[Difference]:
     )
 
 
+def _hit_share(pair: Pair, name: str) -> Iterator[Difference]:
+    """What a run without a prefix cache does not state is what one with a cache is compared for."""
+    base, run = (_one(_readings(side, name, _found), mean=_mean) for side in (pair.base, pair.run))
+    if base is None and run is None:
+        return
+    yield Difference(
+        tenant=name,
+        figure="hit share",
+        base=base,
+        run=run,
+        higher_is_worse=None,
+        share=True,
+        interval=_over_seeds(pair, name, _found, relative=False),
+    )
+
+
 _Of = Callable[[TenantSummary], Reading | None]
 
 
@@ -190,16 +214,15 @@ def _readings(side: Compared, name: str, of: _Of) -> list[Reading]:
 def _both(
     pair: Pair, name: str, of: _Of, *, mean: Callable[[Sequence[float]], float]
 ) -> tuple[Reading, Reading] | None:
-    found = []
-    for side in (pair.base, pair.run):
-        readings = _readings(side, name, of)
-        if not readings:
-            return None
-        if len(readings) == 1:
-            found.append(readings[0])
-        else:
-            found.append(Reading(value=mean([r.value for r in readings]), beyond=any(r.beyond for r in readings)))
-    return found[0], found[1]
+    base, run = (_one(_readings(side, name, of), mean=mean) for side in (pair.base, pair.run))
+    return None if base is None or run is None else (base, run)
+
+
+def _one(readings: Sequence[Reading], *, mean: Callable[[Sequence[float]], float]) -> Reading | None:
+    """The reading of one side; of several runs their mean."""
+    if len(readings) <= 1:
+        return readings[0] if readings else None
+    return Reading(value=mean([r.value for r in readings]), beyond=any(r.beyond for r in readings))
 
 
 def _over_seeds(pair: Pair, name: str, of: _Of, *, relative: bool) -> Interval | None:
@@ -227,6 +250,10 @@ def _share(tenant: TenantSummary) -> Reading | None:
     if attained is None or attained.share is None:
         return None
     return Reading(value=attained.share, interval=attained.interval)
+
+
+def _found(tenant: TenantSummary) -> Reading | None:
+    return None if tenant.hit_share is None else Reading(value=tenant.hit_share)
 
 
 def _high(interval: IntervalSummary) -> float:

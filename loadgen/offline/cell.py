@@ -28,6 +28,7 @@ from tenants.measures.attainment import attainment, goodput
 from tenants.measures.columns import Columns
 from tenants.measures.fairness import jain_by_window
 from tenants.measures.percentile import PercentileValue, metric_percentile
+from tenants.measures.prefix_cache import cache_hits
 from tenants.slo import Metric
 from tenants.tenant import Identity, Tenant
 from tenants.traffic import Traffic
@@ -141,7 +142,8 @@ class CellJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantFigures:
-    """One tenant in one cell; ``attainment`` None without limits or requests; goodput in 1/s."""
+    """One tenant in one cell; ``attainment`` None without limits or requests; goodput in 1/s; ``hit_share``: of its prompt
+    tokens in the prefix cache, None where that is not stated."""
 
     requests: int
     ttft_p50: PercentileValue
@@ -151,6 +153,7 @@ class TenantFigures:
     tpot_p99: PercentileValue
     attainment: float | None
     goodput: float
+    hit_share: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,6 +262,7 @@ def tenant_figures(rows: Columns, tenant: Tenant, duration_s: float) -> TenantFi
         tpot_p99=metric_percentile(rows, Metric.TPOT, 99.0),
         attainment=attainment(rows, tenant.slo).share if tenant.slo.has_limits else None,
         goodput=goodput(rows, tenant.slo, duration_s).requests_per_s,
+        hit_share=cache_hits(rows).share,
     )
 
 

@@ -10,19 +10,29 @@ from dataclasses import dataclass
 
 from loadgen.offline.cell import throughput
 from loadgen.recorder import Recorder
+from tenants.measures.columns import Columns
+from tenants.measures.prefix_cache import cache_hits
 from tenants.slo import Metric
 
 TOTAL = "all"
 
+_THROUGHPUT, _HIT_SHARE = "throughput", "hit share"
+_UNITS = {_THROUGHPUT: "tokens/s", _HIT_SHARE: "%"}
+
 
 @dataclass(frozen=True, slots=True)
 class FidelityRow:
-    """``captured`` and ``simulated`` in ms (throughput: tokens/s); None where one of them has no such figure."""
+    """``captured`` and ``simulated`` in ``unit``; None where one of them has no such figure."""
 
     tenant: str
     metric: str
     captured: float | None
     simulated: float | None
+
+    @property
+    def unit(self) -> str:
+        """``ms``, ``tokens/s`` or ``%``."""
+        return _UNITS.get(self.metric, "ms")
 
     @property
     def error(self) -> float | None:
@@ -45,8 +55,11 @@ _FIGURES: tuple[tuple[str, Metric, float | None], ...] = (
 
 
 def fidelity(captured: Recorder, simulated: Recorder) -> list[FidelityRow]:
-    """One row a figure for the total, then for each tenant; throughput for the total only."""
+    """One row a figure for the total, then for each tenant; throughput for the total only, the share of prompt tokens that the
+    prefix cache held where either run states it.
+    """
     rows = []
+    seen = [recorder.columns().judged() for recorder in (captured, simulated)]
     names: list[str | None] = [None, *(tenant.name for tenant in captured.tenants)]
     if len(captured.tenants) == 1:
         names = [None]
@@ -54,9 +67,17 @@ def fidelity(captured: Recorder, simulated: Recorder) -> list[FidelityRow]:
         for label, metric, percentile in _FIGURES:
             read = _reader(metric, percentile, name)
             rows.append(FidelityRow(name or TOTAL, label, read(captured), read(simulated)))
-    speeds = [throughput(recorder.columns().judged()) or None for recorder in (captured, simulated)]
-    rows.append(FidelityRow(TOTAL, "throughput", speeds[0], speeds[1]))
+        hits = [_hit_percent(columns if name is None else columns.of(name)) for columns in seen]
+        if hits != [None, None]:
+            rows.append(FidelityRow(name or TOTAL, _HIT_SHARE, *hits))
+    speeds = [throughput(columns) or None for columns in seen]
+    rows.append(FidelityRow(TOTAL, _THROUGHPUT, *speeds))
     return rows
+
+
+def _hit_percent(columns: Columns) -> float | None:
+    share = cache_hits(columns).share
+    return None if share is None else 100.0 * share
 
 
 def _reader(metric: Metric, percentile: float | None, tenant: str | None) -> Callable[[Recorder], float | None]:

@@ -42,7 +42,8 @@ def figure(values: Iterable[float | None], *, bound: bool = False) -> Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantVerdict:
-    """One tenant under one policy at one load: P50 and P99 of TTFT and E2E in ns, attainment, goodput in requests/s."""
+    """One tenant under one policy at one load: P50 and P99 of TTFT and E2E in ns, attainment, goodput in requests/s, and
+    the share of its prompt tokens that the prefix cache held (without a value where no request states it)."""
 
     ttft_p50: Figure
     ttft_p99: Figure
@@ -50,6 +51,7 @@ class TenantVerdict:
     e2e_p99: Figure
     attainment: Figure
     goodput: Figure
+    hit_share: Figure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +84,16 @@ def judge_policies(experiment: Experiment, cells: Cells, baseline: str, raised: 
         if after and before:
             found.append(_judge(experiment, cells, choice.label, (baseline, raised), reference))
     return found
+
+
+def state_hits(verdicts: Iterable[PolicyVerdict]) -> bool:
+    """True when any tenant states how much of its prompts the prefix cache held."""
+    return any(
+        side.hit_share.value is not None
+        for verdict in verdicts
+        for load in (verdict.baseline, verdict.raised)
+        for side in load.values()
+    )
 
 
 def _judge(
@@ -150,4 +162,5 @@ def _tenant(cells: Sequence[CellResult], name: str) -> TenantVerdict:
         **percentiles,
         attainment=figure(row.attainment for row in rows),
         goodput=figure(row.goodput for row in rows),
+        hit_share=figure(row.hit_share for row in rows),
     )

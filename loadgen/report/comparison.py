@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from loadgen.offline.fidelity import TOTAL as ALL_TENANTS
 from loadgen.offline.fidelity import FidelityRow
-from loadgen.offline.verdicts import Figure, PolicyVerdict
+from loadgen.offline.verdicts import Figure, PolicyVerdict, state_hits
 from loadgen.report.sentences import joined
 from loadgen.report.text import (
     METRIC_NAMES,
@@ -67,6 +67,11 @@ class Comparison:
         names = [name for verdict in self.verdicts for name in verdict.raised]
         names += [tenant.tenant for summary in self.runs.values() for tenant in summary.tenants]
         return list(dict.fromkeys(names))
+
+    @property
+    def states_hits(self) -> bool:
+        """True when any of it states a cache hit share."""
+        return state_hits(self.verdicts) or any(summary.total.hit_share is not None for summary in self.runs.values())
 
     def verdict_of(self, label: str) -> PolicyVerdict:
         """Raises KeyError for a policy that was not compared."""

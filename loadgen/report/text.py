@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from loadgen.offline.verdicts import Figure
 from loadgen.summary.schema import AttainmentSummary, IntervalSummary, Percentile, TenantSummary
-from loadgen.table import latency_text
+from loadgen.table import hit_share_text, latency_text
 from tenants.measures.attainment import percent
 
 NOTHING = "–"
@@ -69,6 +69,11 @@ def share_interval(interval: IntervalSummary | None) -> str:
 
 def attained(found: AttainmentSummary | None) -> str:
     return NOTHING if found is None else share(found.share)
+
+
+def hit_share(value: float | None) -> str:
+    """``41.2%``, rounded: nobody promises it."""
+    return NOTHING if value is None else hit_share_text(value)
 
 
 def figure(found: Figure, digits: int = 2, scale: float = 1.0) -> str:

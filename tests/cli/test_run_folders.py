@@ -155,6 +155,45 @@ def test_an_invalid_run_proves_no_regression_and_hides_none(a_run, tmp_path):
     assert f"108, a regression in {other}; the code is 107" in done.stderr
 
 
+def with_hits(run, folder, share):
+    """The run with a cache hit share of every tenant; None: none is stated."""
+    data = json.loads((run / "summary.json").read_text())
+    found = {"requests": 100, "prompt_tokens": 10_000, "cached_prompt_tokens": round((share or 0) * 10_000)}
+    for tenant in (*data["tenants"], data["total"]):
+        tenant["prefix_cache"] = None if share is None else found | {"hit_share": share}
+    folder.mkdir()
+    (folder / "summary.json").write_text(json.dumps(data))
+    return folder
+
+
+def test_the_hit_share_is_compared_and_never_a_regression(a_run, tmp_path):
+    """It falls from 60% to 20%: said in points, and what that costs is judged by the latencies. Where one side states none the
+    other's is shown still, and where neither does there is no such line."""
+    high, low = with_hits(a_run, tmp_path / "high", 0.6), with_hits(a_run, tmp_path / "low", 0.2)
+    none = with_hits(a_run, tmp_path / "none", None)
+    lines = len(read_summary(a_run).tenants) + 1
+    for sides, line in (
+        ((high, low), r"hit share % +60\.0 +20\.0 +-40\.0 points"),
+        ((none, high), r"hit share % +- +60\.0 +-"),
+        ((high, none), r"hit share % +60\.0 +- +-"),
+    ):
+        done = invoke("compare", *sides, cwd=tmp_path)
+        assert done.returncode == 0, done
+        assert len(re.findall(line + r" *$", done.stdout, re.MULTILINE)) == lines, done.stdout
+    assert "hit share" not in invoke("compare", a_run, none, cwd=tmp_path).stdout
+
+
+def test_the_hit_share_over_seeds_has_an_interval(a_run, tmp_path):
+    """Five pairs, each 10 points higher: +10.0 of the means, known exactly."""
+    for name, more in (("before", 0.0), ("after", 0.1)):
+        (tmp_path / name).mkdir()
+        for seed, share in enumerate((0.2, 0.6, 0.3, 0.5, 0.4)):
+            folder = with_hits(a_run, tmp_path / name / f"seed-{seed}", share + more)
+            write_summary(msgspec.structs.replace(read_summary(folder), seed=seed), folder)
+    done = invoke("compare", "before", "after", cwd=tmp_path)
+    assert re.search(r"hit share % +40\.0 +50\.0 +\+10\.0 points \[\+10\.0, \+10\.0\]", done.stdout), done.stdout
+
+
 def seeds(run, folder, factors):
     """A folder of runs, one a seed, whose TTFT are the run's times a factor."""
     folder.mkdir()

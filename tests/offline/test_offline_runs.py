@@ -21,7 +21,7 @@ from scheduler.calibration.step_law import CalibrationError
 from scheduler.cost import CostModel
 from scheduler.dispatcher import Dispatcher, DispatcherConfig
 from scheduler.drivers.simulated import Simulation
-from scheduler.request import ArrivalKind, Status
+from scheduler.request import ArrivalKind, Outcome, Request, Status
 from scheduler.server_model.batching import ContinuousBatch
 from scheduler.server_model.spec import ServerLimits, ServerModelSpec, StepLaw
 from scheduler.slots import Slots
@@ -296,6 +296,34 @@ def test_an_error_is_simulated_over_captured_minus_one(tmp_path):
     assert p50 == pytest.approx(nearest_rank(ttft, 50) / 1e6, rel=1e-3)
     empty = Recorder(run.tenants, (0, 20 * S))
     assert {row.error for row in fidelity(measured, empty)} == {None}
+
+
+def test_the_hit_share_is_reproduced_or_told_apart():
+    """20 of 100 tokens were cached, 25 in the simulation: +25%, of all and of each tenant. Where the simulation has no cache it
+    states none, and where neither states one there is no row."""
+    tenants = [Tenant(name="a"), Tenant(name="b")]
+
+    def run(cached):
+        recorder = Recorder(tenants, (0, 20 * S))
+        for number, name in enumerate("ab"):
+            recorder.on_outcome(
+                Outcome(
+                    request=Request(id=number, tenant=name, arrival_ns=0, prompt_tokens=100),
+                    status=Status.OK,
+                    ended_ns=S,
+                    cached_prompt_tokens=cached,
+                )
+            )
+        return recorder
+
+    def shares(captured, simulated):
+        rows = [row for row in fidelity(run(captured), run(simulated)) if row.metric == "hit share"]
+        assert {row.unit for row in rows} <= {"%"}
+        return {row.tenant: (row.captured, row.simulated, row.error) for row in rows}
+
+    assert shares(20, 25) == dict.fromkeys(("all", "a", "b"), (20.0, 25.0, 0.25))
+    assert shares(20, None) == dict.fromkeys(("all", "a", "b"), (20.0, None, None))
+    assert shares(None, None) == {}
 
 
 def test_policies_may_carry_options():

@@ -16,6 +16,8 @@ from lmperf.wiring.offline import as_captured, policy_choices
 from lmperf.wiring.saturation import resolve_with_saturation
 from lmperf.wiring.what_if import apply, parse_what_if
 from loadgen.offline.replicas import ReplicatedJob, record_replicated
+from loadgen.summary import summarise
+from loadgen.workload.replay import MOONCAKE_BLOCK_TOKENS
 from scheduler.server_model.spec import ServerLimits, ServerModelSpec, StepLaw, encode_server_model
 
 _SERVER = ServerModelSpec(
@@ -67,6 +69,21 @@ def test_a_prefix_is_prefilled_once_on_every_replica(trace, policy):
     assert replicated < off
 
 
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_what_was_found_is_summarised_to_the_token(trace, replicas):
+    """60 prompts of three families in turns over the replicas: each replica computes 6 blocks of each family once, all others
+    find them. Without the cache nothing is said of it."""
+    on = ("server.prefix_cache=true", "slots.sequences=null", f"replicas={replicas}")
+    turns = ("routing=round_robin",) if replicas > 1 else ()
+    found = (60 - 3 * replicas) * _PREFIX * MOONCAKE_BLOCK_TOKENS
+    recorder = _record(trace, "fifo", *on, *turns)
+    assert recorder.columns().cached_prompt_tokens.sum() == found
+    total = summarise(recorder).total
+    assert (total.prefix_cache.requests, total.prefix_cache.cached_prompt_tokens) == (60, found)
+    assert total.hit_share == pytest.approx(found / (60 * _TOKENS))
+    assert summarise(_record(trace, "fifo")).total.prefix_cache is None
+
+
 def test_names_stand_for_the_traces_own_blocks(trace):
     """6 shared blocks of 512 tokens: all but the first of a family find 3,072 of 4,000 tokens."""
     assert any_trace(trace).metadata.prefix_block_tokens == 512
@@ -110,6 +127,32 @@ def test_the_command_says_which_routing_was_used(trace, tmp_path, sets, said):
     assert words.startswith("2 servers behind one queue, routing ")
     assert words.endswith(said)
     assert words in " ".join(out.getvalue().split())
+
+
+def test_the_hit_share_stands_in_the_tables_where_one_is_stated(trace, tmp_path):
+    """As captured the server has no cache, with it 57 of 60 find 3,072 of 4,000 tokens: 73.0%. Without a cache on either side
+    there is no such column, and no figure in the file."""
+    said = {}
+    for name, sets in (("on", ("server.prefix_cache=true",)), ("off", ("rate=1",))):
+        out, err = io.StringIO(), io.StringIO()
+        flags = [argument for one in sets for argument in ("--set", one)]
+        with chdir(tmp_path), redirect_stdout(out), redirect_stderr(err):
+            code = main(
+                [
+                    *("simulate", str(trace), "--server-model", "server.json", "--quiet", "--policies", "fifo"),
+                    *("--processes", "1", "--output-dir", name, *flags),
+                ]
+            )
+        assert int(code) == 0, err.getvalue()
+        (policy,) = json.loads((tmp_path / name / "comparison.json").read_text())["comparisons"][0]["policies"]
+        shares = [policy[load]["default"]["hit_share"]["value"] for load in ("baseline", "raised")]
+        said[name] = (shares, out.getvalue(), (tmp_path / name / "comparison.html").read_text())
+    share = 57 * _PREFIX * MOONCAKE_BLOCK_TOKENS / (60 * _TOKENS)
+    assert said["on"][0] == [None, pytest.approx(share)]
+    assert f"- -> {share:.1%}".removesuffix("%") in said["on"][1]
+    assert ["hit share" in words for words in (said["on"][1], said["off"][1])] == [True, False]
+    assert ["hit share, %" in page for page in (said["on"][2], said["off"][2])] == [True, False]
+    assert said["off"][0] == [None, None]
 
 
 def test_the_command_takes_all_of_it_at_once(trace, tmp_path):

@@ -64,6 +64,20 @@ def test_a_row_reads_whole_at_100_columns_without_colour():
     assert "…" not in text
 
 
+def test_the_hit_share_has_a_column_where_a_request_states_it():
+    """Rounded; a tenant that says nothing of its cache has none; still at most 100 columns."""
+    stated = [finished(i, arrival_ns=2 * S, cached_prompt_tokens=64) for i in range(1200)]
+    text = plain(tenant_table(summary_of(*stated, finished(5000, "rag", arrival_ns=2 * S))))
+    assert all(len(line) <= 100 for line in text.splitlines())
+    assert "hit share" in text.splitlines()[2]
+    chat, rag = (
+        next(line.split() for line in text.splitlines() if line.strip().startswith(n)) for n in ("chat", "rag")
+    )
+    assert chat[-3] == "63.4%"
+    assert rag[-3] == "-"
+    assert "hit share" not in plain(tenant_table(summary_of(*BUSY)))
+
+
 def test_a_percentile_that_was_never_reached_prints_a_bound():
     """``> age``, never a number that looks measured."""
     assert "> 30,000" in plain(tenant_table(summary_of(*BUSY)))

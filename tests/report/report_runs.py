@@ -102,7 +102,7 @@ def over_seeds(value, half=None, *, bound=False):
     return Figure(value, interval, bound)
 
 
-def policy_verdict(label, attainment, *, decay=1.0, bound=False, half=0.002, tenants=("chat", "rag")):
+def policy_verdict(label, attainment, *, decay=1.0, bound=False, half=0.002, tenants=("chat", "rag"), hit_share=None):
     """``attainment``: that of every tenant under the raised load."""
     one = TenantVerdict(
         ttft_p50=over_seeds(100e6, 5e6),
@@ -111,6 +111,7 @@ def policy_verdict(label, attainment, *, decay=1.0, bound=False, half=0.002, ten
         e2e_p99=over_seeds(5e9, 1e8),
         attainment=over_seeds(attainment, half),
         goodput=over_seeds(8.5, 0.1),
+        hit_share=over_seeds(hit_share),
     )
     figure = over_seeds(attainment, half)
     return PolicyVerdict(

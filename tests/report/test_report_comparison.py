@@ -75,6 +75,22 @@ def test_runs_come_before_the_fidelity_of_their_simulation():
     assert words.index("Runs side by side") < words.index("How well the simulation reproduces")
 
 
+def test_the_hit_share_stands_by_tenant_where_one_is_stated():
+    """At both loads, in percent; of runs beside their latencies; nowhere when nobody states it."""
+    cached = policy_verdict("wfq", 0.998, hit_share=0.4125)
+    words = Html(render_comparison(compared(cached, GOOD))).words
+    assert "hit share, % baseline hit share, % raised" in words
+    assert "41.2 41.2 8.50" in words.replace(" [8.40, 8.60]", "")
+    assert "hit share, %" not in Html(render_comparison(compared(GOOD))).words
+    outcomes = [msgspec.structs.replace(one, cached_prompt_tokens=30) for one in spread("chat", 600)]
+    on = summarise(recorder_of([Tenant(name="chat")], outcomes))
+    off = summarise(recorder_of([Tenant(name="chat")], spread("chat", 600)))
+    words = Html(render_comparison(Comparison(runs={"on": on, "off": off}))).words
+    assert words.count("30.0%") == 1
+    assert "cache hit share attained" in words
+    assert "cache hit share attained" not in Html(render_comparison(Comparison(runs={"off": off}))).words
+
+
 def test_one_realisation_names_who_is_at_target_and_keeps_nothing():
     """Without intervals the answer still says what people look for, and does not call it kept."""
     said = answer(compared(policy_verdict("fifo", 0.4, half=None), policy_verdict("drr", 0.998, half=None)))

@@ -311,12 +311,17 @@ def test_how_to_run_it_again_and_where_it_ran(busy):
 
 def test_fidelity_is_shown_with_signed_errors_and_how_arrivals_were_made():
     table = FidelityTable(
-        rows=[FidelityRow("all", "TTFT P99", 200.0, 190.0), FidelityRow("all", "throughput", 4000.0, 4040.0)],
+        rows=[
+            FidelityRow("all", "TTFT P99", 200.0, 190.0),
+            FidelityRow("all", "hit share", 40.0, None),
+            FidelityRow("all", "throughput", 4000.0, 4040.0),
+        ],
         arrivals="recorded",
         repeats={("all", "TTFT P99"): (180.0, 215.0)},
     )
     words = shown(busy_summary(), fidelity=table).words
     assert "all TTFT P99, ms 200.0 190.0 -5.0% 180.0 to 215.0" in words
+    assert "all hit share, % 40.0 – –" in words
     assert "all throughput, tokens/s 4,000 4,040 +1.0%" in words
     assert "retries) were recorded" in words
 
@@ -329,9 +334,30 @@ def test_a_server_that_died_stands_above_every_figure():
     assert "The target failed" not in shown(busy_summary()).words
 
 
+def test_the_hit_share_has_a_column_where_a_request_states_it():
+    """200 of 1,000 prompt tokens of chat, and nothing of rag; no column when nobody states it."""
+    outcomes = [msgspec.structs.replace(one, cached_prompt_tokens=20) for one in spread("chat", 10)]
+    tenants = [Tenant(name="chat"), Tenant(name="rag")]
+    html = shown(summarise(recorder_of(tenants, [*outcomes, *spread("rag", 10, 100)])))
+    assert "E2E P99 cache hit share attained" in html.words
+    assert html.words.count("20.0%") == 2, "chat and all"
+    assert "cache hit share attained" not in shown(busy_summary()).words
+
+
 def test_every_term_of_the_tables_is_explained(busy):
     terms = re.findall("<dt>(.*?)</dt>", busy[1])
-    for term in ("TTFT", "backend TTFT", "ITL", "TPOT", "E2E", "attainment", "verdict", "goodput", "own lateness"):
+    for term in (
+        "TTFT",
+        "backend TTFT",
+        "ITL",
+        "TPOT",
+        "E2E",
+        "attainment",
+        "verdict",
+        "goodput",
+        "own lateness",
+        "cache hit share",
+    ):
         assert term in terms
 
 
