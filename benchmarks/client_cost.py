@@ -16,6 +16,7 @@ share of a CPU stands last: it must be far below 1, or the server was the limit.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 import threading
@@ -101,31 +102,38 @@ class Sampler:
         return (to_s - from_s) / (last - first) * 1e6
 
 
-def require_all(name: str, measured: Sequence[Measured], requests: int) -> None:
-    """BenchError unless the client itself says that it received all tokens of every request."""
-    whole = sum(row.gaps == TOKENS - 1 for row in measured)
+def require_all(name: str, measured: Sequence[Measured], requests: int, tokens: int = TOKENS) -> None:
+    """BenchError unless the client itself says that it received all ``tokens`` of every request."""
+    whole = sum(row.gaps == tokens - 1 for row in measured)
     if whole < requests:
-        raise BenchError(f"{name} received all {TOKENS} tokens of {whole} requests where {requests} were asked for")
+        raise BenchError(f"{name} received all {tokens} tokens of {whole} requests where {requests} were asked for")
 
 
-def run_once(client: Client, server: FastServer, requests: int) -> Run:
+def run_once(
+    client: Client, server: FastServer, requests: int, *, tokens: int = TOKENS, core: int | None = None
+) -> Run:
+    """One run of ``requests`` answers of ``tokens`` each over STREAMS users, on one ``core`` alone if it is given."""
+
+    def started(pid: int) -> None:
+        if core is not None:
+            os.sched_setaffinity(pid, {core})
+        sampler.watch(pid)
+
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        argv = client.argv(Load(url=server.url, requests=requests, streams=STREAMS, tokens=TOKENS), folder)
+        argv = client.argv(Load(url=server.url, requests=requests, streams=STREAMS, tokens=tokens), folder)
         before = server.stats()
         sampler = Sampler(server)
         try:
-            cost = run_measured(
-                argv, log=folder / "log.txt", doubts=client.doubts, env=client.env, on_start=sampler.watch
-            )
+            cost = run_measured(argv, log=folder / "log.txt", doubts=client.doubts, env=client.env, on_start=started)
         finally:
             sampler.finish()
         after = server.stats()
-        require_all(client.name, client.read(folder), requests)
+        require_all(client.name, client.read(folder), requests, tokens)
     served = after.tokens - before.tokens
     # A peer may send a few requests of its own first (a ready check, a warm-up).
-    if not requests * TOKENS <= served <= (requests + 2 * STREAMS) * TOKENS:
-        raise BenchError(f"{client.name}: {served} tokens were served where {requests * TOKENS} were asked for")
+    if not requests * tokens <= served <= (requests + 2 * STREAMS) * tokens:
+        raise BenchError(f"{client.name}: {served} tokens were served where {requests * tokens} were asked for")
     us_per_token = sampler.us_per_token(before.streamed, served)
     return Run(
         cost=cost,

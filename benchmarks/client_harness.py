@@ -77,6 +77,11 @@ class FastServer:
             process.terminate()
             process.communicate(timeout=_READY_TIMEOUT_S)
 
+    def pin(self, core: int) -> None:
+        """From now on the process runs on ``core`` alone."""
+        assert self._process is not None, "it is running"
+        os.sched_setaffinity(self._process.pid, {core})
+
     def stats(self) -> Stats:
         with urllib.request.urlopen(f"{self.url}/stats", timeout=_READY_TIMEOUT_S) as reply:
             return msgspec.json.decode(reply.read(), type=Stats)

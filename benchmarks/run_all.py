@@ -16,6 +16,7 @@ BENCHMARKS = (
     "benchmarks.vtc_a10g",
     "benchmarks.routing",
     "benchmarks.client_cost",
+    "benchmarks.client_pairs",
     "benchmarks.client_truth",
     "benchmarks.client_workers",
     "benchmarks.gateway_overhead",
