@@ -25,6 +25,7 @@ from backends.gateway.dialects.openai import COMPLETIONS
 from backends.gateway.dialects.other import OTHER
 from backends.gateway.dialects.responses import RESPONSES
 from backends.gateway.refusal import Reason, Refusal
+from backends.wire.count import NOT_TOLD, count_of
 
 _PREFIX_BYTES = 1024
 _ABSENT = frozenset({b"null", b"false", b"[]"})
@@ -126,7 +127,7 @@ def _prefix(prompt: bytes) -> bytes:
 
 
 def _most(fields: Mapping[str, msgspec.Raw], dialect: Dialect) -> int | None:
-    return next((most for name in dialect.most if (most := _whole_number(fields, name))), None)
+    return next((most for name in dialect.most if (most := count_of(fields.get(name, NOT_TOLD)))), None)
 
 
 def _flag(fields: Mapping[str, msgspec.Raw], name: str) -> bool:
@@ -164,11 +165,6 @@ def _ids(text: bytes) -> int | None:
     if text[:1] != b"[" or not text[1:64].lstrip()[:1].isdigit():
         return None
     return text.count(b",") + 1
-
-
-def _whole_number(fields: Mapping[str, msgspec.Raw], name: str) -> int | None:
-    value = _raw(fields, name)
-    return int(value) if value.isdigit() and len(value) < 10 else None
 
 
 def _raw(fields: Mapping[str, msgspec.Raw], name: str) -> bytes:

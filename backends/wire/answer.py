@@ -137,12 +137,13 @@ class OpenAiAnswer:
     def _stamp(self, now_ns: int, ids: int, usage: Usage | None) -> None:
         self.chunk_ns.append(now_ns)
         k: int | None = None
-        if usage is not None and usage.completion_tokens is not None:
+        so_far = None if usage is None else usage.output()
+        if so_far is not None:
             running = self._running_usage
-            k = usage.completion_tokens - (running[-1] if running else 0)
+            k = so_far - (running[-1] if running else 0)
             if k < 0 or len(running) + 1 != len(self.chunk_ns):
                 k = None
-            running.append(usage.completion_tokens)
+            running.append(so_far)
         if ids:
             self._ids.append(ids)
             k = ids
@@ -176,8 +177,7 @@ class OpenAiAnswer:
     def counts(self) -> Counts:
         chunks = len(self.chunk_ns)
         usage = self._usage or Usage()
-        details = usage.prompt_tokens_details
-        output, source = usage.completion_tokens, TokensSource.USAGE
+        output, source = usage.output(), TokensSource.USAGE
         if output is None:
             if chunks and len(self._ids) == chunks:
                 output, source = sum(self._ids), TokensSource.TOKEN_IDS
@@ -185,8 +185,8 @@ class OpenAiAnswer:
                 source = TokensSource.UNKNOWN
         return Counts(
             chunk_tokens=tokens_per_chunk(chunks, self._ids, self._running_usage, output),
-            prompt_tokens=usage.prompt_tokens,
-            cached_prompt_tokens=details.cached_tokens if details is not None else None,
+            prompt_tokens=usage.prompt(),
+            cached_prompt_tokens=usage.cached(),
             output_tokens=output,
             source=source,
         )

@@ -11,19 +11,32 @@ from typing import Any
 
 import msgspec
 
+from backends.wire.count import NOT_TOLD, ToldCount, count_of
 from backends.wire.template import Template
 
 
 class PromptDetails(msgspec.Struct, gc=False):
-    cached_tokens: int | None = None
+    cached_tokens: ToldCount = NOT_TOLD
 
 
 class Usage(msgspec.Struct, gc=False):
-    """Counts by the server: at the end, in a trailer chunk without choices, or so far on every chunk."""
+    """Counts by the server: at the end, in a trailer chunk without choices, or so far on every chunk. Each in tokens, None
+    where it is not told."""
 
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
+    prompt_tokens: ToldCount = NOT_TOLD
+    completion_tokens: ToldCount = NOT_TOLD
     prompt_tokens_details: PromptDetails | None = None
+
+    def prompt(self) -> int | None:
+        return count_of(self.prompt_tokens)
+
+    def cached(self) -> int | None:
+        """Prompt tokens that were found in the prefix cache."""
+        details = self.prompt_tokens_details
+        return None if details is None else count_of(details.cached_tokens)
+
+    def output(self) -> int | None:
+        return count_of(self.completion_tokens)
 
 
 class Delta(msgspec.Struct, gc=False):

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from loadgen.recording.stamps import Measures, Stamps
 from tenants.measures.columns import UNDEFINED
+from tenants.measures.counts import COUNT_TYPE
 
 _BLOCK_ROWS = 8192
 
@@ -40,9 +41,9 @@ _TYPES: dict[str, type[np.generic]] = {
     "max_itl": np.int64,
     "e2e": np.int64,
     "lateness": np.int64,
-    "prompt_tokens": np.int32,
-    "cached_prompt_tokens": np.int32,
-    "output_tokens": np.int32,
+    "prompt_tokens": COUNT_TYPE,
+    "cached_prompt_tokens": COUNT_TYPE,
+    "output_tokens": COUNT_TYPE,
 }
 _SIZES = {name: _BLOCK_ROWS * np.dtype(kind).itemsize for name, kind in _TYPES.items()}
 _OFFSETS = dict(zip(_SIZES, accumulate(_SIZES.values(), initial=0), strict=False))

@@ -12,8 +12,10 @@ import pyarrow.compute as pc
 from loadgen.trace.errors import TraceError
 from loadgen.trace.schema import TRACE_SCHEMA
 from loadgen.trace.writer import ROWS_DIR, TRACE_FILE
+from tenants.measures.counts import MOST_TOKENS
 
 _PARQUET_MAGIC = b"PAR1"
+_TOLD_COUNTS = frozenset({"prompt_tokens", "cached_prompt_tokens", "output_tokens", "target_output_tokens"})
 
 
 def locate(path: Path) -> Path:
@@ -48,7 +50,7 @@ def reading(file: Path) -> Iterator[None]:
 
 def conform(table: pa.Table, file: Path, names: Sequence[str] | None = None, first_row: int = 0) -> pa.Table:
     """The table with our columns (``names``: only those) in our order and types; columns of a newer minor version are
-    left out. ``first_row``: the number of its first row in the file.
+    left out, and a count of tokens that cannot be believed is null. ``first_row``: the number of its first row in the file.
     """
     fields = [field for field in TRACE_SCHEMA if names is None or field.name in names]
     arrays = []
@@ -64,5 +66,8 @@ def conform(table: pa.Table, file: Path, names: Sequence[str] | None = None, fir
         if not field.nullable and column.null_count:
             row = first_row + int(pc.index(column.is_null(), True).as_py()) + 1
             raise TraceError(file, "null where a value is required", row=row, column=field.name)
+        if field.name in _TOLD_COUNTS:
+            believable = pc.and_(pc.greater_equal(column, 0), pc.less_equal(column, MOST_TOKENS))
+            column = pc.if_else(believable, column, pa.scalar(None, field.type))
         arrays.append(column.combine_chunks() if column.num_chunks != 1 else column.chunk(0))
     return pa.Table.from_arrays(arrays, schema=pa.schema(fields).with_metadata(table.schema.metadata))

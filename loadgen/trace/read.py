@@ -56,7 +56,7 @@ def rows_of(trace: TraceFile, *, impute: bool = False) -> TraceRows:
     return TraceRows(
         source=OWN_FORMAT,
         arrival_ns=found.pop("arrival_ns")[order],
-        prompt_tokens=found.pop("prompt_tokens")[order],
+        prompt_tokens=np.maximum(found.pop("prompt_tokens")[order], UNKNOWN),
         output_tokens=lengths[order],
         tenants=tenants.names,
         tenant=found.pop("tenant")[order],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ import backends.openai
 import loadgen.live.calls
 from lmperf.wiring.results import RunResult
 from loadgen.summary.files import read_summary
+from loadgen.trace.reader import read_trace
 from scheduler.auto_slots import AutoSlots
 
 SMALL = ("--num-prompts", "4", "--random-input-len", "8", "--random-output-len", "4", "--quiet")
@@ -194,6 +196,34 @@ def test_a_server_that_refuses_every_stream_is_106_and_quotes_it(tmp_path):
     assert "4 requests failed with http_4xx" in done.stdout
     assert "streaming is not enabled here" in done.stdout
     assert summary_of(tmp_path / "r")["total"]["error_classes"] == {"http_4xx": 4}
+
+
+@pytest.mark.parametrize("told", [1 << 70, (1 << 32) + 5, -4], ids=["70 bits", "33 bits", "below 0"])
+def test_counts_that_no_answer_can_have_are_not_told(tmp_path, told):
+    """A server whose usage is nonsense: every request is served and written down, without those counts, in the rows and in
+    the figures."""
+    usage = {"prompt_tokens": told, "completion_tokens": told, "prompt_tokens_details": {"cached_tokens": told}}
+    chunks = [
+        {"choices": [{"index": 0, "delta": {"content": word}, "text": word, "finish_reason": None}]} for word in "abcd"
+    ]
+    chunks[-1]["choices"][0]["finish_reason"] = "length"
+    events = [f"data: {json.dumps(chunk)}\n\n" for chunk in [*chunks, {"choices": [], "usage": usage}]]
+    stream = "".join([*events, "data: [DONE]\n\n"]).encode()
+
+    def answers(method, path):
+        if path == "/v1/models":
+            return 200, "application/json", b'{"object": "list", "data": [{"id": "m", "object": "model"}]}'
+        return (200, "text/event-stream", stream) if "completions" in path else (404, "text/plain", b"")
+
+    with web_server(answers) as url:
+        done = invoke("run", "--model", url, "--output-dir", "r", *SMALL, cwd=tmp_path)
+    assert done.returncode in {0, 107}, done
+    trace = read_trace(tmp_path / "r")
+    assert trace.values("status") == ["ok"] * 4
+    assert set(trace.values("output_tokens")) == set(trace.values("cached_prompt_tokens")) == {None}
+    assert trace.values("prompt_tokens") == [8] * 4, "what was meant"
+    (tenant,) = summary_of(tmp_path / "r")["tenants"]
+    assert (tenant["prompt_tokens"], tenant["output_tokens"], tenant["prefix_cache"]) == (32, 0, None)
 
 
 def test_a_server_that_dies_in_a_run_is_106_and_the_moment_is_named(tmp_path):

@@ -10,16 +10,21 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from recording_outcomes import MS, S, real_trace
+from recording_outcomes import MS, S, finished, real_trace
 
-from loadgen.trace.convert import convert
+from loadgen.trace.convert import convert, write_trace
 from loadgen.trace.errors import TraceError
 from loadgen.trace.public import access_log
 from loadgen.trace.public.detect import FORMATS, detect, read_public
+from loadgen.trace.read import read_any
 from loadgen.trace.reader import read_trace
+from loadgen.trace.rows import UNKNOWN
+from loadgen.trace.schema import TraceMetadata
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 
@@ -225,7 +230,6 @@ def test_vllm_bench_closed_loop(tmp_path):
     [
         (AZURE + "2023-11-16 18:15:46,374,44\n2023-11-16 18:15:47,many,1\n", r"row 3, column 'ContextTokens': 'many'"),
         (AZURE + "yesterday,374,44\n", r"row 2, column 'TIMESTAMP': 'yesterday' is not an ISO 8601 time"),
-        (AZURE + "2023-11-16 18:15:46,-1,44\n", r"row 2, column 'ContextTokens': '-1' is below 0"),
         (AZURE + "2023-11-16 18:15:46,3\n", r"row 2: 2 fields, the header has 3"),
         (lines({"timestamp": 0, "input_length": 1, "output_length": 1, "hash_ids": [0]}) + "{\n", r"row 2: not JSON"),
         (
@@ -246,6 +250,57 @@ def test_errors_name_the_row_and_column(tmp_path, text, place):
     """So that the line can be found and mended."""
     with pytest.raises(TraceError, match=place):
         read_public(file_of(tmp_path, text))
+
+
+NO_COUNTS = [str(1 << 70), str((1 << 32) + 5), "-4", "1.5", "NaN", "1e999999999"]
+
+
+@pytest.mark.parametrize("told", NO_COUNTS)
+@pytest.mark.parametrize("form", ["azure", "burstgpt", "sharegpt", "map", "mooncake", "capture", "vllm_bench"])
+def test_a_count_that_cannot_be_is_unknown(tmp_path, form, told):
+    """In every format, and in our own file that the rows become: the row stays, and the one count is not told."""
+    number = told if told in {"NaN", "1e999999999"} else json.loads(told)
+    text = {
+        "azure": AZURE + f"2023-11-16 18:15:46,{told},{told}\n",
+        "burstgpt": f"Timestamp,Model,Request tokens,Response tokens\n1,m,{told},{told}\n",
+        "sharegpt": f"model,arrival_s,input_toks,output_toks\nm,0,{told},{told}\n",
+        "map": f"ts,in,out\n0,{told},{told}\n",
+        "mooncake": lines({"timestamp": 0, "input_length": number, "output_length": number, "hash_ids": [1, 2]}),
+        "capture": lines(
+            {"meta": {}}, {"sent_s": 0, "prompt_tokens": number, "output_tokens": number, "ttft_s": 1, "itl_ms": [5]}
+        ),
+        "vllm_bench": json.dumps(VLLM | {"input_lens": [number] * 4, "output_lens": [number] * 4}),
+    }[form]
+    file = file_of(tmp_path, text)
+    mapping = access_log.parse_map("arrival=ts,prompt_tokens=in,output_tokens=out")
+    rows = access_log.read(file, mapping) if form == "map" else read_public(file)
+    assert len(rows) > 0
+    assert set(rows.prompt_tokens) == set(rows.output_tokens) == {UNKNOWN}
+    convert(rows, tmp_path / "t.parquet")
+    assert set(read_any(tmp_path / "t.parquet").output_tokens) == {UNKNOWN}
+
+
+def test_a_turn_that_cannot_be_is_an_error(tmp_path):
+    """It is no count that a server tells: the row and what would be right are named."""
+    mapping = access_log.parse_map("arrival=t,turn=n")
+    with pytest.raises(TraceError, match=r"row 2, column 'n': '-1' is not a whole number from 0 to 2,147,483,647"):
+        access_log.read(file_of(tmp_path, "t,n\n0,-1\n"), mapping)
+
+
+@pytest.mark.parametrize("told", [1 << 62, (1 << 32) + 5, -7])
+def test_a_trace_of_ours_that_tells_what_cannot_be(tmp_path, told):
+    """Another tool may have written it: its counts are null, and its columns hold no count that wrapped."""
+    path = tmp_path / "t.parquet"
+    write_trace(path, [finished(n, output_tokens=3) for n in range(2)], TraceMetadata(end_ns=S))
+    table = pq.read_table(path)
+    for name in ("prompt_tokens", "cached_prompt_tokens", "output_tokens"):
+        place = table.column_names.index(name)
+        table = table.set_column(place, table.schema.field(name), pa.array([told] * len(table), pa.int64()))
+    pq.write_table(table, path)
+    read = read_trace(path)
+    for name in ("prompt_tokens", "cached_prompt_tokens", "output_tokens"):
+        assert set(read.values(name)) == {None}
+    assert set(read_any(path).prompt_tokens) == {UNKNOWN}
 
 
 def test_a_cut_off_gzip_is_an_error_and_not_a_short_trace(tmp_path):

@@ -206,6 +206,51 @@ async def test_cached_tokens_are_those_that_the_server_states(bench, details, ca
     assert (result.output_tokens, result.cached_prompt_tokens) == (1, cached)
 
 
+NO_COUNTS = [
+    str(1 << 70),
+    str((1 << 32) + 5),
+    str(1 << 31),
+    "9" * 5000,
+    "1e400",
+    "-4",
+    "1.5",
+    "5.0",
+    '"5"',
+    "true",
+    "[5]",
+    "{}",
+]
+
+
+@pytest.mark.parametrize("told", NO_COUNTS, ids=[told[:24] for told in NO_COUNTS])
+async def test_a_count_that_cannot_be_is_not_told(bench, told):
+    """Too large for a column, below 0, or no whole number: the answer is what it is without that count."""
+    counts = f'{{"prompt_tokens":{told},"completion_tokens":{told},"prompt_tokens_details":{{"cached_tokens":{told}}}}}'
+    trailer = b'data: {"choices":[],"usage":%s}\n\n' % counts.encode()
+    result = await bench.answer(answering(text("a"), text("b", "stop"), trailer, DONE))
+    assert (result.status, len(result.chunk_ns)) == (Status.OK, 2)
+    assert (result.prompt_tokens, result.cached_prompt_tokens, result.output_tokens) == (None, None, None)
+    assert (result.tokens_source, result.tokens_known) == (TokensSource.UNKNOWN, False)
+
+
+async def test_the_largest_count_that_a_column_holds_is_believed(bench):
+    """31 bits of tokens."""
+    trailer = event({"choices": [], "usage": usage((1 << 31) - 1)})
+    result = await bench.answer(answering(text("a", "stop"), trailer, DONE))
+    assert (result.output_tokens, result.tokens_source) == ((1 << 31) - 1, TokensSource.USAGE)
+
+
+async def test_a_running_usage_that_cannot_be_proves_nothing(bench):
+    """One chunk's count is nonsense: what each chunk held is unknown, and token ids still tell."""
+    script = answering(with_usage("a", 1), with_usage("b", 1 << 40), with_usage("c", 3, "length"), DONE)
+    result = await bench.answer(script)
+    assert (result.output_tokens, list(result.chunk_tokens)) == (3, [1, 1, 1]), "as many chunks as tokens"
+    bench.seen.clear()
+    with_both = event({**delta("stop", content="a"), "token_ids": [1], "usage": usage(1 << 70)})
+    result = await bench.answer(answering(with_both, DONE))
+    assert [k for _, k in bench.seen] == [None]
+
+
 async def test_usage_in_the_last_chunk_with_output(bench):
     """usage may come in the chunk that carries the last token."""
     result = await bench.answer(answering(text("a"), with_usage("b", 2, "stop"), DONE))

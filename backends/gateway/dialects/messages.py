@@ -10,13 +10,15 @@ import msgspec
 
 from backends.gateway.dialects.dialect import Dialect, Folding, TypedAnswer, Whole, decoded
 from backends.gateway.dialects.messages_fold import fold
+from backends.wire.count import NOT_TOLD, ToldCount, count_of, is_told
+from tenants.measures.counts import believed
 
 
 class _Usage(msgspec.Struct):
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    cache_read_input_tokens: int | None = None
-    cache_creation_input_tokens: int | None = None
+    input_tokens: ToldCount = NOT_TOLD
+    output_tokens: ToldCount = NOT_TOLD
+    cache_read_input_tokens: ToldCount = NOT_TOLD
+    cache_creation_input_tokens: ToldCount = NOT_TOLD
 
 
 class _Message(msgspec.Struct):
@@ -48,13 +50,24 @@ def _reason(told: str | None) -> str | None:
 
 def _with(before: Whole, usage: _Usage) -> Whole:
     """``before`` with what ``usage`` tells: a later count of the prompt replaces an earlier one unless it is 0."""
-    read, made = usage.cache_read_input_tokens, usage.cache_creation_input_tokens
-    prompt = (usage.input_tokens or 0) + (read or 0) + (made or 0)
+    read, output = count_of(usage.cache_read_input_tokens), count_of(usage.output_tokens)
     return Whole(
-        prompt_tokens=prompt or before.prompt_tokens,
+        prompt_tokens=_prompt(usage) or before.prompt_tokens,
         cached_prompt_tokens=before.cached_prompt_tokens if read is None else read,
-        output_tokens=before.output_tokens if usage.output_tokens is None else usage.output_tokens,
+        output_tokens=before.output_tokens if output is None else output,
     )
+
+
+def _prompt(usage: _Usage) -> int | None:
+    """The sum of the parts that are told; None when one of those cannot be believed."""
+    total = 0
+    for field in (usage.input_tokens, usage.cache_read_input_tokens, usage.cache_creation_input_tokens):
+        count = count_of(field)
+        if count is not None:
+            total += count
+        elif is_told(field):
+            return None
+    return believed(total)
 
 
 class MessagesAnswer(TypedAnswer[_Event]):

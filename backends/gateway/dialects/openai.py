@@ -45,11 +45,10 @@ def _whole(body: bytes) -> Whole | None:
     if told is None:
         return None
     usage = told.usage or Usage()
-    details = usage.prompt_tokens_details
     return Whole(
-        prompt_tokens=usage.prompt_tokens,
-        cached_prompt_tokens=None if details is None else details.cached_tokens,
-        output_tokens=usage.completion_tokens,
+        prompt_tokens=usage.prompt(),
+        cached_prompt_tokens=usage.cached(),
+        output_tokens=usage.output(),
         finish_reason=next((c.finish_reason for c in told.choices or () if c.finish_reason), None),
     )
 

@@ -11,15 +11,16 @@ import msgspec
 
 from backends.gateway.dialects.dialect import Dialect, Folding, TypedAnswer, Whole, decoded
 from backends.gateway.fold import FoldError, event_object
+from backends.wire.count import NOT_TOLD, ToldCount, count_of
 
 
 class _Details(msgspec.Struct):
-    cached_tokens: int | None = None
+    cached_tokens: ToldCount = NOT_TOLD
 
 
 class _Usage(msgspec.Struct):
-    input_tokens: int | None = None
-    output_tokens: int | None = None
+    input_tokens: ToldCount = NOT_TOLD
+    output_tokens: ToldCount = NOT_TOLD
     input_tokens_details: _Details | None = None
 
 
@@ -52,9 +53,9 @@ def _told(response: _Response) -> Whole:
     incomplete = response.incomplete_details
     reason = None if incomplete is None else incomplete.reason
     return Whole(
-        prompt_tokens=usage.input_tokens,
-        cached_prompt_tokens=None if details is None else details.cached_tokens,
-        output_tokens=usage.output_tokens,
+        prompt_tokens=count_of(usage.input_tokens),
+        cached_prompt_tokens=None if details is None else count_of(details.cached_tokens),
+        output_tokens=count_of(usage.output_tokens),
         finish_reason="stop" if reason is None else _REASONS.get(reason, reason),
     )
 

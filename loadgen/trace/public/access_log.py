@@ -3,20 +3,21 @@
 
 Names of ours: ``arrival`` (ISO 8601, or seconds), ``arrival_ms``, ``arrival_us``, ``arrival_ns`` (numbers; exactly
 one of the four), ``tenant``, ``prompt_tokens``, ``output_tokens``, ``session``, ``turn``. A dot reaches into a nested
-JSON object. An empty or null token count is unknown; every other column of a CSV stays available to tenant rules.
+JSON object. A token count that is empty, null or a number that no count can be is unknown; every other column of a CSV
+stays available to tenant rules.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from loadgen.trace.errors import TraceError
-from loadgen.trace.public.text import csv_rows, head_of, iso_ns, json_rows, scaled_ns, whole
+from loadgen.trace.public.text import csv_rows, head_of, iso_ns, json_rows, scaled_ns, tokens, whole
 from loadgen.trace.rows import UNKNOWN, TraceRows, sorted_by_arrival
 
 NAME = "access_log"
@@ -52,14 +53,14 @@ def read(path: Path, mapping: Mapping[str, str]) -> TraceRows:
         def value(name: str, row: Mapping[str, Any] = row, number: int = number) -> object:
             return _lookup(path, number, row, mapping[name]) if name in mapping else None
 
-        def count(name: str, number: int = number) -> int:
+        def count(name: str, read: Callable[..., int] = tokens, number: int = number) -> int:
             found = value(name)
-            return UNKNOWN if found in (None, "") else whole(path, number, mapping[name], found)
+            return UNKNOWN if found in (None, "") else read(path, number, mapping[name], found)
 
         arrival.append(_arrival_ns(path, number, mapping[clock], value(clock), clock))
         prompt.append(count("prompt_tokens"))
         output.append(count("output_tokens"))
-        turn.append(max(count("turn"), 0))
+        turn.append(max(count("turn", whole), 0))
         names.append(str(value("tenant") or "default"))
         sessions.append("" if value("session") is None else str(value("session")))
         for column, text in row.items():

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from loadgen.trace.public.text import csv_rows, iso_ns, whole
+from loadgen.trace.public.text import csv_rows, iso_ns, tokens
 from loadgen.trace.rows import TraceRows, sorted_by_arrival
 
 NAME = "azure"
@@ -29,8 +29,8 @@ def read(path: Path) -> TraceRows:
     arrival, prompt, output = array("q"), array("q"), array("q")
     for number, row in csv_rows(path):
         arrival.append(iso_ns(path, number, "TIMESTAMP", row["TIMESTAMP"]))
-        prompt.append(whole(path, number, "ContextTokens", row["ContextTokens"]))
-        output.append(whole(path, number, "GeneratedTokens", row["GeneratedTokens"]))
+        prompt.append(tokens(path, number, "ContextTokens", row["ContextTokens"]))
+        output.append(tokens(path, number, "GeneratedTokens", row["GeneratedTokens"]))
     return sorted_by_arrival(
         TraceRows(
             source=NAME,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from loadgen.trace.public.text import csv_rows, scaled_ns, whole
+from loadgen.trace.public.text import csv_rows, scaled_ns, tokens
 from loadgen.trace.rows import UNKNOWN, TraceRows, sorted_by_arrival
 
 NAME = "burstgpt"
@@ -31,8 +31,8 @@ def read(path: Path) -> TraceRows:
     sessions: list[str] = []
     for number, row in csv_rows(path):
         arrival.append(scaled_ns(path, number, "Timestamp", row["Timestamp"], 1_000_000_000))
-        prompt.append(whole(path, number, "Request tokens", row["Request tokens"]))
-        output.append(whole(path, number, "Response tokens", row["Response tokens"]) or UNKNOWN)
+        prompt.append(tokens(path, number, "Request tokens", row["Request tokens"]))
+        output.append(tokens(path, number, "Response tokens", row["Response tokens"]) or UNKNOWN)
         models.append(row["Model"])
         kinds.append(row.get("Log Type", ""))
         sessions.append(row.get("Session ID", ""))

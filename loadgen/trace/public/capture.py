@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.trace.errors import TraceError
-from loadgen.trace.public.text import json_rows, scaled_ns, whole
-from loadgen.trace.rows import Measured, TraceRows, sorted_by_arrival
+from loadgen.trace.public.text import json_rows, scaled_ns, tokens
+from loadgen.trace.rows import UNKNOWN, Measured, TraceRows, sorted_by_arrival
 
 NAME = "capture"
 TITLE = 'server capture (JSONL: {"meta": ...}, then sent_s, prompt_tokens, output_tokens, ttft_s, itl_ms)'
@@ -41,8 +41,8 @@ def read(path: Path) -> TraceRows:
         if missing:
             raise TraceError(path, "missing", row=number, column=missing[0])
         sent.append(scaled_ns(path, number, "sent_s", row["sent_s"], _SECOND_NS))
-        prompt.append(whole(path, number, "prompt_tokens", row["prompt_tokens"]))
-        output.append(whole(path, number, "output_tokens", row["output_tokens"], least=1))
+        prompt.append(tokens(path, number, "prompt_tokens", row["prompt_tokens"]))
+        output.append(tokens(path, number, "output_tokens", row["output_tokens"]) or UNKNOWN)
         ttft.append(scaled_ns(path, number, "ttft_s", row["ttft_s"], _SECOND_NS))
         offsets.append(chunk_offsets_us(path, number, "itl_ms", row["itl_ms"], us_per_unit=1000))
         end.append(sent[-1] + ttft[-1] + int(offsets[-1][-1]) * 1000)

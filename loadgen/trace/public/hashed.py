@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from loadgen.trace.errors import TraceError
-from loadgen.trace.public.text import json_rows, scaled_ns, whole
-from loadgen.trace.rows import TraceRows, sorted_by_arrival
+from loadgen.trace.public.text import json_rows, scaled_ns, tokens, whole
+from loadgen.trace.rows import UNKNOWN, TraceRows, sorted_by_arrival
 
 MOONCAKE = "mooncake"
 BAILIAN = "bailian"
@@ -59,12 +59,12 @@ def _read(path: Path, source: str, *, ns_per_unit: int, block_tokens: int, keys:
         if missing:
             raise TraceError(path, "missing", row=number, column=min(missing))
         arrival.append(scaled_ns(path, number, "timestamp", row["timestamp"], ns_per_unit))
-        prompt.append(whole(path, number, "input_length", row["input_length"]))
-        output.append(whole(path, number, "output_length", row["output_length"]))
+        prompt.append(tokens(path, number, "input_length", row["input_length"]))
+        output.append(tokens(path, number, "output_length", row["output_length"]))
         ids = row["hash_ids"]
         if not isinstance(ids, list) or not all(isinstance(block, int) for block in ids):
             raise TraceError(path, "a list of whole numbers is expected", row=number, column="hash_ids")
-        if (len(ids) - 1) * block_tokens >= max(prompt[-1], 1):
+        if prompt[-1] != UNKNOWN and (len(ids) - 1) * block_tokens >= max(prompt[-1], 1):
             problem = (
                 f"{len(ids)} blocks of {block_tokens} tokens for {prompt[-1]} prompt tokens: a shorter block size?"
             )

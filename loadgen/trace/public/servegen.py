@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from loadgen.trace.errors import TraceError
 from loadgen.trace.public.text import lines_of
 from loadgen.trace.rows import TraceRows, sorted_by_arrival
+from tenants.measures.counts import MOST_TOKENS
 
 NAME = "servegen"
 _FILE = re.compile(r"chunk-(\d+)-trace\.csv")
@@ -196,10 +197,12 @@ def _pmf(path: Path, window: str, columns: dict[str, str], column: str) -> Pmf |
         parsed = ast.literal_eval(columns[column])
         values = np.array([int(count) for count in parsed], dtype=np.int64)
         shares = np.array([float(share) for share in parsed.values()], dtype=np.float64)
-    except (KeyError, ValueError, SyntaxError, TypeError, AttributeError) as error:
+    except (KeyError, ValueError, SyntaxError, TypeError, AttributeError, OverflowError) as error:
         raise TraceError(path, f"not a dict of token count: probability ({error})", column=where) from error
     if not len(values):
         return None
+    if values.max() > MOST_TOKENS:
+        raise TraceError(path, f"a token count of {values.max():,}; at most {MOST_TOKENS:,} can be true", column=where)
     if (shares < 0).any() or abs(shares.sum() - 1) > _SHARE_ERROR:
         raise TraceError(path, f"probabilities sum to {shares.sum():.4f}, not 1", column=where)
     return Pmf(np.maximum(values, 1), shares / shares.sum())

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from loadgen.trace.public.text import csv_rows, scaled_ns, whole
+from loadgen.trace.public.text import csv_rows, scaled_ns, tokens
 from loadgen.trace.rows import TraceRows, sorted_by_arrival
 
 NAME = "sharegpt_lengths"
@@ -29,8 +29,8 @@ def read(path: Path) -> TraceRows:
     models: list[str] = []
     for number, row in csv_rows(path):
         arrival.append(scaled_ns(path, number, "arrival_s", row["arrival_s"], 1_000_000_000))
-        prompt.append(whole(path, number, "input_toks", row["input_toks"]))
-        output.append(whole(path, number, "output_toks", row["output_toks"]))
+        prompt.append(tokens(path, number, "input_toks", row["input_toks"]))
+        output.append(tokens(path, number, "output_toks", row["output_toks"]))
         models.append(row.get("model", ""))
     return sorted_by_arrival(
         TraceRows(

@@ -17,6 +17,8 @@ from typing import IO, Any
 import msgspec
 
 from loadgen.trace.errors import TraceError
+from loadgen.trace.rows import UNKNOWN
+from tenants.measures.counts import MOST_TOKENS, believed
 
 _HEAD_BYTES = 65_536
 
@@ -85,17 +87,31 @@ def json_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         yield number, row
 
 
-def whole(path: Path, row: int, column: str, value: object, *, least: int = 0) -> int:
-    """``value`` as a count of at least ``least``. Raises TraceError with the place."""
+def whole(path: Path, row: int, column: str, value: object) -> int:
+    """``value`` as a whole number from 0 to what 32 bits hold. Raises TraceError with the place."""
+    number = _believed(path, row, column, value)
+    if number is None:
+        raise TraceError(path, f"{value!r} is not a whole number from 0 to {MOST_TOKENS:,}", row=row, column=column)
+    return number
+
+
+def tokens(path: Path, row: int, column: str, value: object) -> int:
+    """``value`` as a count of tokens, UNKNOWN where it is a number and no count that can be believed
+    (:mod:`tenants.measures.counts`). Raises TraceError with the place for what is no number: that is another column, or a
+    damaged file."""
+    number = _believed(path, row, column, value)
+    return UNKNOWN if number is None else number
+
+
+def _believed(path: Path, row: int, column: str, value: object) -> int | None:
     try:
         number = Decimal(str(value).strip())
     except InvalidOperation as error:
         raise TraceError(path, f"{value!r} is not a number", row=row, column=column) from error
-    if not number.is_finite() or number != number.to_integral_value():
-        raise TraceError(path, f"{value!r} is not a whole number", row=row, column=column)
-    if number < least:
-        raise TraceError(path, f"{value!r} is below {least}", row=row, column=column)
-    return int(number)
+    # Compared before it is made an int: 1e999999999 would be a number of as many digits.
+    if not number.is_finite() or not 0 <= number <= MOST_TOKENS or number != number.to_integral_value():
+        return None
+    return believed(int(number))
 
 
 def scaled_ns(path: Path, row: int, column: str, value: object, ns_per_unit: int) -> int:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from loadgen.trace.errors import TraceError
 from loadgen.trace.public.capture import chunk_offsets_us
-from loadgen.trace.public.text import lines_of
+from loadgen.trace.public.text import lines_of, tokens
 from loadgen.trace.rows import UNKNOWN, Measured, TraceRows, sorted_by_arrival
 from tenants.measures.columns import Int64s
 
@@ -52,11 +52,11 @@ def read(path: Path) -> TraceRows:
     reached = ~failed | (ttft > 0)
     spans = np.array([int(chunks[-1]) * 1000 for chunks in offsets], dtype=np.int64)
     latency = _ns(path, "latencies", result.get("latencies") or [0.0] * n)
-    output = np.array(lists["output_lens"], dtype=np.int64)
+    output = _counts(path, "output_lens", lists["output_lens"])
     rows = TraceRows(
         source=NAME,
         arrival_ns=sent - waited,
-        prompt_tokens=np.array(lists["input_lens"], dtype=np.int64),
+        prompt_tokens=_counts(path, "input_lens", lists["input_lens"]),
         output_tokens=np.where(failed | (output <= 0), UNKNOWN, output),
         measured=Measured(
             sent_ns=sent,
@@ -88,6 +88,10 @@ def _ns(path: Path, column: str, values: list[Any]) -> Int64s:
         return np.rint(np.array(values, dtype=np.float64) * 1e9).astype(np.int64)
     except (TypeError, ValueError) as error:
         raise TraceError(path, "a list of numbers is expected", column=column) from error
+
+
+def _counts(path: Path, column: str, values: list[Any]) -> Int64s:
+    return np.array([tokens(path, row, column, value) for row, value in enumerate(values, start=1)], dtype=np.int64)
 
 
 def _filled(starts: Int64s) -> NDArray[np.int64]:
