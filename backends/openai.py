@@ -13,6 +13,7 @@ import msgspec
 
 from backends.engine_queue import METRICS_PATH, waiting_of
 from backends.protocol import (
+    AddedTokens,
     BackendError,
     BackendMetadata,
     Call,
@@ -224,11 +225,12 @@ class OpenAIBackend:
             )
         return tokens
 
-    async def added_tokens(self, model: str, endpoint: Endpoint) -> int:
+    async def added_tokens(self, model: str, endpoint: Endpoint) -> AddedTokens:
         """Prompt tokens that the server adds around a one-word text: its chat template, or what it puts before a prompt.
-        BackendError of kind ``no_tokenizer`` when ``/tokenize`` does not tell.
+        All of them count as in front where the word's own tokens cannot be found between them. BackendError of kind
+        ``no_tokenizer`` when ``/tokenize`` does not tell.
         """
-        own = len(await self.encode("word"))
+        own = await self.encode("word")
         text: dict[str, object] = {"prompt": "word", "content": "word", "add_special_tokens": True}
         chat: dict[str, object] = {"messages": [{"role": "user", "content": "word"}], "add_generation_prompt": True}
         body = {"model": model, **(chat if endpoint == "chat" else text)}
@@ -238,7 +240,11 @@ class OpenAIBackend:
             raise BackendError(
                 f"{self.base_url}/tokenize answered HTTP {reply.status} for a {endpoint} prompt", kind="no_tokenizer"
             )
-        return max(0, len(tokens) - own)
+        added = max(0, len(tokens) - len(own))
+        # From the end, since a template's own text may hold the word before it.
+        starts = (start for start in range(added, -1, -1) if tokens[start : start + len(own)] == own)
+        front = next(starts, added)
+        return AddedTokens(front, added - front)
 
     def build_call(
         self,

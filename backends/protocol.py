@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -82,6 +82,17 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     tokenize: bool | None = None
     priority: bool | None = None
     metrics: bool | None = None
+
+
+class AddedTokens(NamedTuple):
+    """Prompt tokens that a server adds around the content of a one-message conversation, or of a text."""
+
+    front: int
+    behind: int
+
+    @property
+    def total(self) -> int:
+        return self.front + self.behind
 
 
 class BackendMetadata(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,10 +15,13 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Sequence
 
+from backends.protocol import AddedTokens
+
 PIECE_CHARS = 16
 FIRST_WORD_ID = 16
 TOKENS_PER_MESSAGE = 2
 TOKENS_PER_GENERATION_PROMPT = 1
+TOKENS_BEFORE_CONTENT = 1
 
 _FIRST_HASHED_ID = 1 << 16
 _CONTINUES = 1 << 30
@@ -40,6 +43,11 @@ def count_tokens(text: str) -> int:
     if not words or max(map(len, words)) <= PIECE_CHARS:
         return len(words)
     return sum(-(-len(word) // PIECE_CHARS) for word in words)
+
+
+def chat_added() -> AddedTokens:
+    """What the chat template adds around the content of a single message: its role marker in front, the rest behind."""
+    return AddedTokens(TOKENS_BEFORE_CONTENT, chat_overhead(1) - TOKENS_BEFORE_CONTENT)
 
 
 def chat_overhead(messages: int, *, add_generation_prompt: bool = True) -> int:

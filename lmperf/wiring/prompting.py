@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from backends.emulator.tokenizer import chat_overhead
-from backends.protocol import BackendError
+from backends.emulator.tokenizer import chat_added
+from backends.protocol import AddedTokens, BackendError
 from lmperf.scenario.checks import EMBEDDED
 from lmperf.scenario.load import Scenario
 from lmperf.scenario.plan import Plan
@@ -18,6 +18,7 @@ from loadgen.workload.prompts import PromptBuilder, WordPrompts
 from scheduler.request import Request
 
 _TRIALS = 24
+_NOTHING = AddedTokens(0, 0)
 _ENCODE_TIMEOUT_S = 30.0
 
 
@@ -28,17 +29,20 @@ class TokenizerError(ValueError):
 async def prompts_for(target: Target, plan: Plan, block_tokens: int) -> tuple[PromptBuilder, str]:
     """A builder, and a sentence for people that says how exact its lengths are."""
     if plan.backend.kind == EMBEDDED:
-        overhead = chat_overhead(1) if target.endpoint == "chat" else 0
-        words = WordPrompts(seed=plan.seed, block_tokens=block_tokens, overhead_tokens=overhead)
+        added = chat_added() if target.endpoint == "chat" else _NOTHING
+        words = WordPrompts(
+            seed=plan.seed, block_tokens=block_tokens, overhead_tokens=added.total, behind_tokens=added.behind
+        )
         return words, "exact prompt lengths (the embedded server counts words)"
     if plan.backend.tokenizer is not None:
         encode = local_encode(plan.backend.tokenizer)
-        return await asyncio.to_thread(_fit, encode, plan.seed, block_tokens, 0, "the local tokenizer")
+        return await asyncio.to_thread(_fit, encode, plan.seed, block_tokens, _NOTHING, "the local tokenizer")
     if target.capabilities.tokenize:
         try:
-            overhead = await _template_tokens(target)
+            # The chat template, or a BOS.
+            added = await target.backend.added_tokens(target.model, target.endpoint)
             encode = _encode_on(target, asyncio.get_running_loop())
-            return await asyncio.to_thread(_fit, encode, plan.seed, block_tokens, overhead, "the server's tokenizer")
+            return await asyncio.to_thread(_fit, encode, plan.seed, block_tokens, added, "the server's tokenizer")
         except BackendError:
             # A server that lists /tokenize and does not serve it is treated like one without.
             pass
@@ -47,19 +51,27 @@ async def prompts_for(target: Target, plan: Plan, block_tokens: int) -> tuple[Pr
 
 
 def _fit(
-    encode: Callable[[str], list[int]], seed: int, block_tokens: int, overhead: int, whose: str
+    encode: Callable[[str], list[int]], seed: int, block_tokens: int, added: AddedTokens, whose: str
 ) -> tuple[PromptBuilder, str]:
     """Exact prompts if the tokenizer has words of one token each; runs in a thread, since encoding may need the loop."""
-    prompts = TokenizerPrompts(encode, seed=seed, block_tokens=block_tokens, overhead_tokens=overhead)
+    prompts = TokenizerPrompts(
+        encode, seed=seed, block_tokens=block_tokens, overhead_tokens=added.total, behind_tokens=added.behind
+    )
     for i in range(_TRIALS):
-        prompts.build(Request(id=-1 - i, tenant="", arrival_ns=0, prompt_tokens=overhead + 16 + 29 * i))
+        prompts.build(Request(id=-1 - i, tenant="", arrival_ns=0, prompt_tokens=added.total + 16 + 29 * i))
         if not prompts.exact_words:
             break
     if prompts.exact_words:
         return prompts, f"exact prompt lengths ({whose})"
     sample = "the quick brown fox jumps over the lazy dog " * 40
     ratio = len(sample) / max(1, prompts.count(sample))
-    fitted = RatioPrompts(seed=seed, block_tokens=block_tokens, overhead_tokens=overhead, characters_per_token=ratio)
+    fitted = RatioPrompts(
+        seed=seed,
+        block_tokens=block_tokens,
+        overhead_tokens=added.total,
+        behind_tokens=added.behind,
+        characters_per_token=ratio,
+    )
     return fitted, f"prompt lengths by a ratio of {ratio:.2f} characters a token ({whose} has no words of one token)"
 
 
@@ -68,11 +80,6 @@ def _encode_on(target: Target, loop: asyncio.AbstractEventLoop) -> Callable[[str
         return asyncio.run_coroutine_threadsafe(target.backend.encode(text), loop).result(_ENCODE_TIMEOUT_S)
 
     return encode
-
-
-async def _template_tokens(target: Target) -> int:
-    """What the server adds around a text: the chat template, or a BOS."""
-    return await target.backend.added_tokens(target.model, target.endpoint)
 
 
 def local_encode(folder: str) -> Callable[[str], list[int]]:

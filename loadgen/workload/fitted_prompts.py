@@ -37,12 +37,16 @@ class RatioPrompts:
         seed: int = 0,
         block_tokens: int = BLOCK_TOKENS,
         overhead_tokens: int = 0,
+        behind_tokens: int = 0,
         characters_per_token: float | None = None,
         words: Sequence[str] = COMMON_WORDS,
     ) -> None:
         if characters_per_token is not None and not characters_per_token > 0:
             raise ValueError(f"characters_per_token is {characters_per_token}; a number > 0 would be right")
-        self._text = _CharacterTexts(seed, block_tokens, overhead_tokens, characters_per_token, words)
+        layout = Layout(
+            seed=seed, block_tokens=block_tokens, overhead_tokens=overhead_tokens, behind_tokens=behind_tokens
+        )
+        self._text = _CharacterTexts(layout, seed, characters_per_token, words)
         self._observed = 0
 
     @property
@@ -79,17 +83,20 @@ class TokenizerPrompts:
         seed: int = 0,
         block_tokens: int = BLOCK_TOKENS,
         overhead_tokens: int = 0,
+        behind_tokens: int = 0,
         words: Sequence[str] = COMMON_WORDS,
     ) -> None:
         self._encode = encode
         self._added = len(encode(""))
-        self.layout = Layout(seed=seed, block_tokens=block_tokens, overhead_tokens=overhead_tokens)
+        self.layout = Layout(
+            seed=seed, block_tokens=block_tokens, overhead_tokens=overhead_tokens, behind_tokens=behind_tokens
+        )
         singles = self._single(list(dict.fromkeys(words)))
         self._words = WordTexts(self.layout, WordPool(singles, seed=seed)) if len(singles) >= _WORDS_LEAST else None
         self._unverified = _VERIFIED
         sample = " ".join(words[:_SAMPLE_WORDS])
         ratio = len(sample) / max(1, self.count(sample))
-        self._cut = _CharacterTexts(seed, block_tokens, overhead_tokens, ratio, words)
+        self._cut = _CharacterTexts(self.layout, seed, ratio, words)
 
     @property
     def exact_words(self) -> bool:
@@ -156,10 +163,8 @@ class TokenizerPrompts:
 class _CharacterTexts:
     """Texts of a wanted number of characters; a prefix block always has the same text, whatever is learnt meanwhile."""
 
-    def __init__(
-        self, seed: int, block_tokens: int, overhead_tokens: int, ratio: float | None, words: Sequence[str]
-    ) -> None:
-        self.layout = Layout(seed=seed, block_tokens=block_tokens, overhead_tokens=overhead_tokens)
+    def __init__(self, layout: Layout, seed: int, ratio: float | None, words: Sequence[str]) -> None:
+        self.layout = layout
         self._pool = WordPool(words, seed=seed)
         self.ratio = self._pool.characters_per_word if ratio is None else ratio
         self._block_ratio = self.ratio

@@ -49,13 +49,18 @@ class Segment(NamedTuple):
 
 
 class Layout:
-    """Cuts prompts into segments. ``overhead_tokens``: what the server's template adds around the content; it counts as
-    the beginning of the first block, which is exact when it stands in front and shares a little less when behind.
+    """Cuts prompts into segments. ``overhead_tokens``: what the server's template adds around the content, the last
+    ``behind_tokens`` of them behind it; those in front are the beginning of the first block. So blocks are shared where
+    ``prefix_blocks`` says, but for one that the content's end cuts short: what stands behind it there is not the text of a
+    longer prompt.
     """
 
-    def __init__(self, *, seed: int, block_tokens: int = BLOCK_TOKENS, overhead_tokens: int = 0) -> None:
+    def __init__(
+        self, *, seed: int, block_tokens: int = BLOCK_TOKENS, overhead_tokens: int = 0, behind_tokens: int = 0
+    ) -> None:
         self.block_tokens = block_tokens
         self.overhead_tokens = overhead_tokens
+        self._front_tokens = overhead_tokens - behind_tokens
         self._seed = seed
         self._request_key = key_of(seed, "request")
         self._block_key = key_of(seed, "block")
@@ -69,7 +74,7 @@ class Layout:
         size = self.block_tokens
         left = self.content_tokens(request)
         segments = []
-        skipped = self.overhead_tokens
+        skipped = self._front_tokens
         for block in request.prefix_blocks:
             tokens = min(left, size - min(size, skipped))
             skipped = max(0, skipped - size)
@@ -166,9 +171,12 @@ class WordPrompts:
         seed: int = 0,
         block_tokens: int = BLOCK_TOKENS,
         overhead_tokens: int = 0,
+        behind_tokens: int = 0,
         words: Sequence[str] = COMMON_WORDS,
     ) -> None:
-        self._layout = Layout(seed=seed, block_tokens=block_tokens, overhead_tokens=overhead_tokens)
+        self._layout = Layout(
+            seed=seed, block_tokens=block_tokens, overhead_tokens=overhead_tokens, behind_tokens=behind_tokens
+        )
         self._texts = WordTexts(self._layout, WordPool(words, seed=seed))
 
     def build(self, request: Request) -> Prompt:

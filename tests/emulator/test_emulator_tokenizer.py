@@ -3,7 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.emulator.tokenizer import VOCABULARY, Tokenizer, chat_overhead, count_tokens
+from backends.emulator.tokenizer import VOCABULARY, Tokenizer, chat_added, chat_overhead, count_tokens
+from backends.openai import OpenAIBackend
+from backends.protocol import AddedTokens
 
 short_word = st.text(st.characters(exclude_categories=("Z", "C")), min_size=1, max_size=16).filter(
     lambda word: len(word.split()) == 1 and word.split()[0] == word
@@ -63,3 +65,11 @@ def test_memory_for_unknown_words_is_bounded_and_a_forgotten_word_decodes_to_its
     (first,) = tokenizer.encode("unheard-of")
     tokenizer.encode(" ".join(f"word{n}" for n in range(70_000)))
     assert tokenizer.decode([first]) == f"<{first}>"
+
+
+async def test_a_client_learns_what_the_template_adds_on_which_side(server):
+    """By ``/tokenize``: one marker in front of a message, two behind it, none around a text."""
+    backend = OpenAIBackend(server.url)
+    assert await backend.added_tokens("fast-model", "chat") == chat_added() == AddedTokens(front=1, behind=2)
+    assert await backend.added_tokens("fast-model", "completions") == AddedTokens(0, 0)
+    await backend.close()

@@ -268,6 +268,27 @@ async def test_encode(serve, backend):
     assert caught.value.kind == "no_tokenizer"
 
 
+@pytest.mark.parametrize(
+    ("around", "front", "behind"),
+    [
+        ([1, 2, 70, 71, 3], 2, 1),
+        ([70, 71, 5, 70, 71, 6, 7], 3, 2),
+        ([1, 2, 99, 98, 3], 3, 0),
+        ([70, 71], 0, 0),
+        ([70], 0, 0),
+    ],
+    ids=["both sides", "the word in the template", "merged with it", "nothing", "fewer"],
+)
+async def test_what_a_server_adds_is_told_by_side(serve, backend, around, front, behind):
+    """Where the text's own tokens stand, the last time; all in front where they cannot be found."""
+
+    async def tokenize(request):
+        return web.json_response({"tokens": around if "messages" in await request.json() else [70, 71]})
+
+    url = await serve({("POST", "/tokenize"): tokenize, ("GET", "/v1/models"): MODELS})
+    assert await backend(url).added_tokens("m", "chat") == (front, behind)
+
+
 async def test_a_backend_generates(bench, backend):
     """Its own key and headers go into its calls; sockets are warm before."""
     server = await bench.server(answering(text("a"), text("b", "stop"), DONE))

@@ -105,6 +105,15 @@ def test_equal_blocks_are_equal_text_and_the_rest_is_not(overhead):
     assert 32 <= shared_tokens(first, second) + overhead < 48
 
 
+@pytest.mark.parametrize(("front", "behind"), [(0, 0), (1, 2), (7, 13), (20, 1)])
+def test_what_a_template_puts_behind_takes_nothing_of_the_blocks(front, behind):
+    """Blocks begin where the template begins: n equal leading blocks are n x block tokens of equal text, those in front
+    included, and the next word differs."""
+    builder = WordPrompts(block_tokens=16, overhead_tokens=front + behind, behind_tokens=behind)
+    first, second = (words_of(builder.build(request(i, 200, prefix_blocks=(11, 12, i)))) for i in (1, 2))
+    assert shared_tokens(first, second) + front == 32
+
+
 @pytest.mark.parametrize("overhead", [0, 7])
 def test_after_a_block_that_differs_nothing_is_shared(overhead):
     """Equal blocks behind a first one that differs are no shared prefix."""
