@@ -39,6 +39,7 @@ from tenants.measures.attainment import attainment
 from tenants.measures.columns import Columns
 from tenants.measures.interference import growth_by_tenant
 from tenants.measures.percentile import metric_percentile
+from tenants.measures.shares import percent
 from tenants.slo import Metric
 from tenants.tenant import Tenant
 
@@ -159,7 +160,7 @@ def table(live_: Mapping[str, Figures], told: Mapping[str, Figures], invalid: se
             cells.append(f"{seen.p99_ms[name]:,.0f} / {guess.p99_ms[name]:,.0f} ({off:+.0%})")
         for name in names:
             off = guess.attained[name] - seen.attained[name]
-            cells.append(f"{seen.attained[name]:.1%} / {guess.attained[name]:.1%} ({100 * off:+.1f})".replace("%", ""))
+            cells.append(f"{percent(seen.attained[name])} / {percent(guess.attained[name])} ({100 * off:+.1f})")
         cells += [f"{seen.decay:.2f} / {guess.decay:.2f}", f"{seen.rho:.2f} / {guess.rho:.2f}"]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)

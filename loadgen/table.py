@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from loadgen.summary.schema import AttainmentSummary, MetricSummary, Percentile, Summary, TenantSummary
-from tenants.measures.attainment import percent
+from tenants.measures.shares import percent
 
 _VERDICT_STYLE = {"kept": "green", "broken": "bold red", "undecided": "yellow", "no_slo": "dim"}
 _VERDICT_WORD = {"kept": "kept", "broken": "BROKEN", "undecided": "undecided", "no_slo": "no SLO"}

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tenants.measures.attainment import percent
 from tenants.measures.bootstrap import MIN_BLOCK_S, MIN_BLOCKS
 from tenants.measures.columns import Columns
 from tenants.measures.evidence import Evidence
@@ -27,6 +26,7 @@ from tenants.measures.precision import (
     expected_width,
     requests_for_verdict,
 )
+from tenants.measures.shares import percent, promised
 from tenants.slo import Metric, Objective, Slo
 from tenants.tenant import Tenant
 
@@ -154,7 +154,7 @@ def _judge_attainment(name: str, slo: Slo, target: float, evidence: Evidence) ->
         interval=interval,
         verdict=verdict,
         why=why,
-        sentence=_sentence(f"{said}; promised {_plain(100 * target)}%", verdict, why),
+        sentence=_sentence(f"{said}; promised {promised(target)}%", verdict, why),
     )
 
 

@@ -11,6 +11,7 @@ from rich.table import Table
 from lmperf.wiring.capacity import CapacityAnswer, PolicyCapacity
 from lmperf.wiring.capacity_study import Study
 from loadgen.offline.search import Attained, Point
+from tenants.measures.shares import percent_within, promised
 
 SCHEMA = "lmperf.capacity/1.0"
 
@@ -31,7 +32,7 @@ def _points_table(title: str, first: str, study: Study, points: tuple[Point, ...
     table.add_column("requests/s", justify="right", no_wrap=True)
     table.add_column("cost units/s", justify="right", no_wrap=True)
     for name, target in study.targets.items():
-        table.add_column(f"{name} ({100 * target:g})", justify="right", no_wrap=True)
+        table.add_column(f"{name} ({promised(target)})", justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     for point in points:
         table.add_row(
@@ -45,13 +46,10 @@ def _points_table(title: str, first: str, study: Study, points: tuple[Point, ...
 
 
 def attained_text(tenant: Attained) -> str:
-    """``99.1 [98.7, 99.4]``."""
+    """``99.12 [98.74, 99.41]``."""
     if tenant.share is None:
         return "no requests"
-    text = f"{100 * tenant.share:.2f}"
-    if tenant.interval is None:
-        return text
-    return f"{text} [{100 * tenant.interval.low:.2f}, {100 * tenant.interval.high:.2f}]"
+    return percent_within(tenant.share, tenant.interval, 2)
 
 
 def sentence(answer: CapacityAnswer, found: PolicyCapacity) -> str:

@@ -75,11 +75,10 @@ def _table(found: list[Difference], tolerance: float) -> Table:
     for one in found:
         if last not in {None, one.tenant}:
             table.add_section()
-        digits, scale = (1, 100.0) if one.share else (2, 1.0)
         table.add_row(
             "" if one.tenant == last else one.tenant,
             f"{one.figure} %" if one.share else one.figure,
-            *("-" if side is None else side.text(digits, scale) for side in (one.base, one.run)),
+            *("-" if side is None else side.text(one.number) for side in (one.base, one.run)),
             _change(one),
             _word(one, tolerance),
         )

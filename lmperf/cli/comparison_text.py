@@ -12,9 +12,10 @@ from loadgen.offline.fidelity import FidelityRow
 from loadgen.offline.verdicts import Figure, PolicyVerdict, state_hits
 from loadgen.recorder import Recorder
 from loadgen.table import HIT_SHARE, hit_share_text
-from tenants.measures.attainment import attainment, goodput, percent
+from tenants.measures.attainment import attainment, goodput
 from tenants.measures.percentile import PercentileValue
 from tenants.measures.prefix_cache import cache_hits
+from tenants.measures.shares import percent, percent_within
 from tenants.slo import Metric
 
 
@@ -80,7 +81,7 @@ def print_verdicts(console: Console, verdicts: Sequence[PolicyVerdict], noisy: S
             verdict.decay_all.format(2),
             verdict.decay_in_contract.format(2),
             verdict.rho.format(2),
-            verdict.worst_attainment.format(1, 100.0, share=True),
+            verdict.worst_attainment.percent(),
             verdict.throughput_ratio.format(3),
             "-" if verdict.jain.value is None else f"{verdict.jain.value:.3f}",
         )
@@ -111,11 +112,15 @@ def _print_tenants(console: Console, verdicts: Sequence[PolicyVerdict]) -> None:
                 _pair(before.ttft_p99, after.ttft_p99, 1e-6, 0),
                 _pair(before.e2e_p99, after.e2e_p99, 1e-6, 0),
                 *([_pair(before.hit_share, after.hit_share, 100.0, 1)] if cached else []),
-                _pair(before.attainment, after.attainment, 100.0, 1),
+                f"{_share(before.attainment)} -> {_share(after.attainment)}",
                 _pair(before.goodput, after.goodput, 1.0, 2),
             )
         table.add_section()
     console.print(table)
+
+
+def _share(found: Figure) -> str:
+    return percent_within(found.value, None)
 
 
 def _pair(before: Figure, after: Figure, scale: float, digits: int) -> str:

@@ -28,8 +28,9 @@ from loadgen.report.comparison import Comparison, FidelityTable
 from loadgen.report.render import write_comparison
 from loadgen.summary.build import summarise
 from scheduler.server_model.spec import encode_server_model
-from tenants.measures.attainment import attainment, percent
+from tenants.measures.attainment import attainment
 from tenants.measures.percentile import PercentileValue
+from tenants.measures.shares import percent, promised
 from tenants.slo import Metric
 
 LIVE_POLICIES = ("fifo", "slo_aware")
@@ -131,7 +132,7 @@ def _table(live: Mapping[str, RunResult], simulated: Mapping[str, Recorder]) -> 
                 _ms(recorder.histogram(Metric.TTFT, tenant.name).percentile(99.0)),
                 "" if kept is None else f"{percent(kept)}%",
                 "-" if share is None else f"{percent(share)}%",
-                "-" if tenant.slo.attainment is None else f"{tenant.slo.attainment:.0%}",
+                "-" if tenant.slo.attainment is None else f"{promised(tenant.slo.attainment)}%",
             )
         table.add_section()
     return table

@@ -20,6 +20,7 @@ from lmperf.scenario.plan import Plan
 from lmperf.wiring.confirm import LiveCheck, confirm
 from lmperf.wiring.live import LiveOptions
 from lmperf.wiring.results import RunResult
+from tenants.measures.shares import percent_within, promised
 
 AROUND = (0.9, 1.0, 1.1)
 
@@ -71,23 +72,17 @@ def print_checks(console: Console, checks: Sequence[LiveCheck], *, what: str) ->
         table.add_column(column, justify="left" if column in ("tenant", "") else "right", no_wrap=True)
     for check in checks:
         for index, tenant in enumerate(check.tenants):
-            interval = tenant.interval
-            ends = "" if interval is None else f" [{100 * interval.low:.1f}, {100 * interval.high:.1f}]"
             table.add_row(
                 f"{check.load:.4g}" if index == 0 else "",
                 tenant.tenant,
-                f"{100 * tenant.target:g}",
-                _percent(tenant.live) + ends,
-                _percent(tenant.simulated),
+                promised(tenant.target),
+                percent_within(tenant.live, tenant.interval, 2),
+                percent_within(tenant.simulated, None, 2),
                 "agree" if tenant.agrees else "DIFFER",
             )
         table.add_section()
     console.print(table)
     console.print(agreement(checks), soft_wrap=True)
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.2f}"
 
 
 def agreement(checks: Sequence[LiveCheck]) -> str:

@@ -6,6 +6,7 @@ from rich.table import Table
 
 from lmperf.console import results_console
 from lmperf.scenario.plan import Plan, PlannedTenant
+from tenants.measures.shares import promised
 from tenants.verdict import limits_text
 
 
@@ -50,7 +51,7 @@ def _row(plan: Plan, planned: PlannedTenant) -> tuple[str, ...]:
 
     rate = planned.traffic.arrivals.rate if planned.traffic is not None else None
     slo = planned.tenant.slo
-    promise = f"{slo.attainment:.1%} with {limits_text(slo)}" if slo.attainment is not None else "-"
+    promise = f"{promised(slo.attainment)}% with {limits_text(slo)}" if slo.attainment is not None else "-"
     width = needs = "-"
     window = plan.window
     if rate is not None and window is not None:

@@ -15,8 +15,10 @@ from lmperf.console import Progress, results_console
 from lmperf.exit_codes import ExitCode
 from lmperf.wiring.suite import SuiteResult, run_suite, study_choices
 from loadgen.offline.experiment import OnProgress
+from tenants.measures.shares import cut
 
 DEFAULT_SEEDS = 5
+_PROMISED = frozenset({"worst_attainment", "mean_attainment"})
 _TRACE_BESIDE = Path("../shared/traces/azure-llm-2023/AzureLLMInferenceTrace_conv.csv.gz")
 
 
@@ -88,9 +90,13 @@ def _table(result: SuiteResult, seeds: int) -> Table:
         for scenario in result.scenarios:
             row = result.row(scenario, choice.label)
             found = None if row is None else row.verdict.worst_attainment
-            cells.append("-" if found is None or found.value is None else f"{found.value:.3f}")
-        table.add_row(choice.label, *cells, result.mean_worst(choice.label).format(3))
+            cells.append(_share(None if found is None else found.value))
+        table.add_row(choice.label, *cells, _share(result.mean_worst(choice.label).value))
     return table
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else cut(value, 3)
 
 
 def _other_figures(result: SuiteResult) -> Table:
@@ -109,6 +115,7 @@ def _other_figures(result: SuiteResult) -> Table:
         for name in ("worst_attainment", "mean_attainment", "decay_in_contract", "rho", "throughput_ratio"):
             values = [getattr(verdict, name).value for verdict in verdicts]
             known = [value for value in values if value is not None]
-            means.append(f"{sum(known) / len(known):.3f}" if known else "-")
+            mean = sum(known) / len(known) if known else None
+            means.append(_share(mean) if name in _PROMISED else "-" if mean is None else f"{mean:.3f}")
         table.add_row(choice.label, *means)
     return table

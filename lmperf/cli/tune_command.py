@@ -23,6 +23,7 @@ from lmperf.wiring.offline import policy_choices
 from lmperf.wiring.tune import Trial, TuneAnswer, Tuner, efficient, tune
 from loadgen.offline.verdicts import Figure
 from loadgen.offline.workers import Workers
+from tenants.measures.shares import promised
 
 FILE = "tune.json"
 SCHEMA = "lmperf.tune/1.0"
@@ -84,7 +85,7 @@ def _say(console: Console, answer: TuneAnswer) -> None:
         table.add_row(
             mark,
             trial.setting.label,
-            verdict.worst_attainment.format(1, 100.0, share=True),
+            verdict.worst_attainment.percent(),
             str(len(trial.missed)),
             verdict.decay_in_contract.format(2),
             verdict.rho.format(2),
@@ -102,7 +103,7 @@ def recommendation(answer: TuneAnswer) -> str:
     if best is None:
         return "no trial was finished, so nothing is recommended"
     attained = "; ".join(
-        f"{name} {found.format(2, 100.0)}% (target {100 * answer.targets[name]:g}%)"
+        f"{name} {found.percent(2)}% (target {promised(answer.targets[name])}%)"
         for name, found in answer.attained(best).items()
     )
     kept = "every tenant in contract is at its target" if not best.missed else f"{', '.join(best.missed)} still miss"

@@ -18,6 +18,7 @@ from lmperf.wiring.compared import Compared, Pair
 from loadgen.summary.schema import TOTAL, IntervalSummary, Summary, TenantSummary
 from tenants.measures.difference import RATIOS, over_seeds
 from tenants.measures.intervals import Interval
+from tenants.measures.shares import percent
 from tenants.slo import Metric
 
 LATENCIES = (
@@ -38,12 +39,13 @@ class Reading:
     beyond: bool = False
     interval: IntervalSummary | None = None
 
-    def text(self, digits: int, scale: float = 1.0) -> str:
-        shown = f"{'> ' if self.beyond else ''}{self.value * scale:,.{digits}f}"
+    def text(self, number: Callable[[float], str]) -> str:
+        """``1,204.00 [1,180.00, 1,230.00]``, each as ``number`` writes it."""
+        shown = f"{'> ' if self.beyond else ''}{number(self.value)}"
         if self.interval is None:
             return shown
-        high = "inf" if self.interval.high is None else f"{self.interval.high * scale:,.{digits}f}"
-        return f"{shown} [{self.interval.low * scale:,.{digits}f}, {high}]"
+        high = "inf" if self.interval.high is None else number(self.interval.high)
+        return f"{shown} [{number(self.interval.low)}, {high}]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +62,12 @@ class Difference:
     higher_is_worse: bool | None
     share: bool = False
     interval: Interval | None = None
+
+    def number(self, value: float) -> str:
+        """A side's value as it is shown: a share in percent, cut where it is promised."""
+        if not self.share:
+            return f"{value:,.2f}"
+        return f"{100 * value:,.1f}" if self.higher_is_worse is None else percent(value)
 
     @property
     def change(self) -> float | None:

@@ -11,6 +11,7 @@ from loadgen.offline.cell import CellResult
 from loadgen.offline.experiment import Cells, Experiment
 from tenants.measures.interference import Growth
 from tenants.measures.intervals import Interval, t_interval
+from tenants.measures.shares import percent_within
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,15 +22,18 @@ class Figure:
     interval: Interval | None = None
     bound: bool = False
 
-    def format(self, digits: int = 2, scale: float = 1.0, *, share: bool = False) -> str:
-        """``1.04 [1.02, 1.06]``; ``-`` without a value. ``share``: its interval is cut to what is possible at all."""
+    def format(self, digits: int = 2) -> str:
+        """``1.04 [1.02, 1.06]``; ``-`` without a value."""
         if self.value is None:
             return "-"
-        text = f"{'>= ' if self.bound else ''}{self.value * scale:.{digits}f}"
+        text = f"{'>= ' if self.bound else ''}{self.value:.{digits}f}"
         if self.interval is None:
             return text
-        shown = self.interval.clipped(0.0, 1.0) if share else self.interval
-        return f"{text} [{shown.low * scale:.{digits}f}, {shown.high * scale:.{digits}f}]"
+        return f"{text} [{self.interval.low:.{digits}f}, {self.interval.high:.{digits}f}]"
+
+    def percent(self, digits: int = 1) -> str:
+        """Of an attainment, in percent: ``99.1 [98.7, 99.4]``, as :mod:`tenants.measures.shares` writes it."""
+        return percent_within(self.value, self.interval, digits)
 
 
 def figure(values: Iterable[float | None], *, bound: bool = False) -> Figure:

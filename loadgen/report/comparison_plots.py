@@ -10,7 +10,9 @@ from loadgen.offline.verdicts import Figure, PolicyVerdict, TenantVerdict
 from loadgen.report.comparison import Comparison
 from loadgen.report.palette import Look
 from loadgen.report.plots import Axis, Plot, Trace, axis, layout, log_axis, safe
+from loadgen.report.text import share, target
 
+Hover = str | Callable[[float], str]
 _SPREAD = 0.5
 """Share of a policy's room over which its tenants are spread."""
 
@@ -35,10 +37,10 @@ def _plots(comparison: Comparison, looks: Mapping[str, Look]) -> list[Plot]:
             verdicts,
             looks,
             figure=lambda tenant: tenant.attainment,
-            y=axis("attainment", tickformat=".0%"),
+            y=axis("attainment", tickformat="~%"),
             times=1.0,
             highest=1.0,
-            hover=".2%",
+            hover=lambda value: share(value, 2),
             lines=_targets(comparison, looks),
         ),
     ]
@@ -112,7 +114,7 @@ def _by_tenant(
     y: Axis,
     times: float,
     highest: float,
-    hover: str,
+    hover: Hover,
     lines: Sequence[Trace] = (),
 ) -> Plot:
     names = [name for name in verdicts[0].raised if name in looks]
@@ -143,9 +145,10 @@ def _by_policy(
 
 
 def _points(
-    found: Sequence[Figure], look: Look, name: str, *, offset: float, times: float, highest: float, hover: str
+    found: Sequence[Figure], look: Look, name: str, *, offset: float, times: float, highest: float, hover: Hover
 ) -> Trace:
-    """``times``: from the figure's unit to the axis's; ``highest``: the largest value that is possible."""
+    """``times``: from the figure's unit to the axis's; ``highest``: the largest value that is possible; ``hover``: how a value
+    is written, as a format of the library's or by a function."""
     places = [i + offset for i, one in enumerate(found) if one.value is not None]
     known = [one for one in found if one.value is not None]
     values = [(one.value or 0.0) * times for one in known]
@@ -176,8 +179,12 @@ def _points(
             "thickness": 1.5,
             "width": 4,
         },
-        "hovertemplate": f"%{{y:{hover}}}",
+        **({"hovertemplate": f"%{{y:{hover}}}"} if isinstance(hover, str) else _written(values, hover)),
     }
+
+
+def _written(values: Sequence[float], text: Callable[[float], str]) -> Trace:
+    return {"text": [text(value) for value in values], "hovertemplate": "%{text}"}
 
 
 def _targets(comparison: Comparison, looks: Mapping[str, Look]) -> list[Trace]:
@@ -185,14 +192,14 @@ def _targets(comparison: Comparison, looks: Mapping[str, Look]) -> list[Trace]:
     return [
         {
             "x": [-0.5, end],
-            "y": [target, target],
+            "y": [promised, promised],
             "name": safe(name),
             "meta": looks[name].key,
             "mode": "lines",
             "line": {"color": looks[name].colour, "width": 1, "dash": "dot"},
-            "hovertemplate": "target %{y:.2%}",
+            "hovertemplate": f"target {target(promised)}",
         }
-        for name, target in comparison.targets.items()
+        for name, promised in comparison.targets.items()
         if name in looks
     ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from loadgen.offline.verdicts import Figure
 from loadgen.summary.schema import AttainmentSummary, IntervalSummary, Percentile, TenantSummary
 from loadgen.table import hit_share_text, latency_text
-from tenants.measures.attainment import percent
+from tenants.measures.shares import cut, percent, promised, raised
 
 NOTHING = "–"
 
@@ -57,7 +57,17 @@ def share(value: float | None, digits: int = 1) -> str:
 
 def target(value: float | None) -> str:
     """A promised share as it was written: ``99%``, ``99.95%``."""
-    return NOTHING if value is None else f"{round(100 * value, 6):g}%"
+    return NOTHING if value is None else f"{promised(value)}%"
+
+
+def budget(spent: float | None) -> str:
+    """``41%``, ``101%``: an error budget that is hardly overdrawn is no full 100%."""
+    return NOTHING if spent is None else f"{raised(100 * spent, 0)}%"
+
+
+def allowed(found: AttainmentSummary) -> str:
+    """How many misses the target allows, cut: 1 miss is more than 0.96."""
+    return NOTHING if found.target is None else cut((1 - found.target) * found.total, 1)
 
 
 def share_interval(interval: IntervalSummary | None) -> str:

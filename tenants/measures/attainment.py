@@ -7,7 +7,6 @@ only a cancel that the workload planned is left out (:meth:`Columns.judged`).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -63,11 +62,6 @@ class Attainment:
     @property
     def misses(self) -> int:
         return self.total - self.met
-
-
-def percent(share: float, digits: int = 1) -> str:
-    """A share as a number of percent, cut and not rounded: 99.996% is not a full 100.0%."""
-    return f"{math.floor(100 * share * 10**digits + 1e-9) / 10**digits:.{digits}f}"
 
 
 def attainment(columns: Columns, slo: Slo) -> Attainment:

@@ -34,7 +34,7 @@ def test_validate_prints_the_plan_of_a_resolved_scenario(a_run, tmp_path):
     """What ran can be checked again: tenants, rates and how wide each verdict's interval would be."""
     done = invoke("validate", a_run / "scenario.resolved.yaml", cwd=tmp_path)
     assert done.returncode == 0, done
-    for text in ("chat", "bulk", "policy fifo", "90.0% with ttft <= 60000 ms"):
+    for text in ("chat", "bulk", "policy fifo", "90% with ttft <= 60000 ms"):
         assert text in done.stdout
 
 

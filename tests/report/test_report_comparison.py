@@ -112,7 +112,7 @@ def test_without_a_promise_no_attainment_is_drawn():
 
 def test_a_share_over_seeds_is_never_printed_above_all():
     """99.8 +- 0.4% ends at 100%, in the terminal as on the page."""
-    assert over_seeds(0.998, 0.004).format(1, 100.0, share=True) == "99.8 [99.4, 100.0]"
+    assert over_seeds(0.998, 0.004).percent() == "99.8 [99.4, 100.0]"
 
 
 def test_an_answer_without_a_kept_run_names_the_closest():
