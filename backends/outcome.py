@@ -118,20 +118,6 @@ class _Chunks:
         return longest
 
 
-def inter_chunk_gaps_ns(outcome: Outcome) -> Int64s | None:
-    """Raw gaps between the chunks of an outcome, always kept; None when no chunk came."""
-    if outcome.chunk_offsets_us is None:
-        return None
-    return itl.inter_chunk_gaps_ns(outcome.chunk_offsets_us * 1000)
-
-
-def itl_gaps_ns(outcome: Outcome) -> Int64s | None:
-    """Gaps between the tokens of an outcome; None when it is not known how many tokens each chunk held."""
-    if outcome.chunk_offsets_us is None or not outcome.tokens_known:
-        return None
-    return itl.itl_gaps_ns(outcome.chunk_offsets_us * 1000, outcome.chunk_tokens)
-
-
 def _uneven(result: WireResult) -> NDArray[np.int32] | None:
     """The counts as an array, None when every chunk held one token."""
     if result.chunk_tokens is None:

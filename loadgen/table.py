@@ -6,15 +6,12 @@ part of the run was measured. A percentile that falls among requests that never 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-
 from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from loadgen.summary.schema import AttainmentSummary, MetricSummary, Percentile, Summary, TenantSummary
+from loadgen.summary.schema import AttainmentSummary, Percentile, Summary, TenantSummary
 from tenants.measures.shares import percent
 
 _VERDICT_STYLE = {"kept": "green", "broken": "bold red", "undecided": "yellow", "no_slo": "dim"}
@@ -113,126 +110,3 @@ def _short(value_ms: float) -> str:
     if value_ms < 10:
         return f"{value_ms:.2f}"
     return f"{value_ms:.1f}" if value_ms < 1000 else f"{value_ms:,.0f}"
-
-
-def percentile_table(summary: Summary, tenant: TenantSummary) -> Table:
-    """Every metric and percentile of one tenant, the successes' beside those of all requests."""
-    table = Table(
-        title=f"{tenant.tenant}: {title_of(summary)} (ms)",
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        collapse_padding=True,
-        pad_edge=False,
-    )
-    table.add_column("metric", no_wrap=True)
-    table.add_column("of", no_wrap=True)
-    table.add_column("count", justify="right")
-    for p in summary.percentiles:
-        table.add_column(f"P{p:g}", justify="right", no_wrap=True)
-    for metric in tenant.metrics:
-        if not metric.count:
-            continue
-        table.add_row(*_percentile_cells(metric, "all", metric.count, metric.percentiles))
-        if metric.never:
-            good = metric.successes
-            table.add_row(*_percentile_cells(metric, "ok only", good.count, good.percentiles))
-    return table
-
-
-def _percentile_cells(metric: MetricSummary, of: str, count: int, found: Sequence[Percentile]) -> list[str]:
-    return [metric.metric, of, f"{count:,}", *(latency_text(percentile) for percentile in found)]
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One figure of a comparison. ``better``: True or False when it is clearly so against the reference, None when
-    nothing is claimed; a mark says it beside the colour.
-    """
-
-    text: str
-    better: bool | None = None
-
-
-def comparison_table(
-    title: str,
-    columns: Sequence[str],
-    rows: Mapping[tuple[str, str], Sequence[Cell | str]],
-    *,
-    caption: str | None = None,
-) -> Table:
-    """A table of (group, name) rows, e.g. (policy, tenant) or (tenant, metric); a group's name is printed once. Raises
-    ValueError for a row of another width.
-    """
-    table = Table(
-        title=title,
-        title_justify="left",
-        caption=caption,
-        caption_justify="left",
-        box=box.SIMPLE_HEAD,
-        collapse_padding=True,
-        pad_edge=False,
-    )
-    group_name, name, *figures = columns
-    table.add_column(group_name, overflow="fold", min_width=6)
-    table.add_column(name, overflow="fold", min_width=6)
-    for figure in figures:
-        table.add_column(figure, justify="right", no_wrap=True)
-    previous: str | None = None
-    for (group, row), cells in rows.items():
-        if len(cells) != len(figures):
-            raise ValueError(f"row ({group}, {row}) has {len(cells)} figures, the table has {len(figures)}")
-        if previous is not None and group != previous:
-            table.add_section()
-        table.add_row("" if group == previous else group, row, *(_cell_text(cell) for cell in cells))
-        previous = group
-    return table
-
-
-def _cell_text(cell: Cell | str) -> Text:
-    if isinstance(cell, str):
-        return Text(cell)
-    if cell.better is None:
-        return Text(cell.text)
-    return Text(f"{cell.text} +", style="green") if cell.better else Text(f"{cell.text} !", style="bold red")
-
-
-def policy_table(runs: Mapping[str, Summary], *, title: str = "policies") -> Table:
-    """Policies (or runs) by tenant: TTFT P50 and P99, E2E P99, attainment, verdict."""
-    rows: dict[tuple[str, str], list[Cell | str]] = {}
-    for name, summary in runs.items():
-        for tenant in summary.tenants:
-            figures: list[Cell | str] = [
-                _figure(tenant, metric, p) for metric, p in (("ttft", 50.0), ("ttft", 99.0), ("e2e", 99.0))
-            ]
-            better = {"kept": True, "broken": False}.get(tenant.verdict)
-            verdict = Cell(_VERDICT_WORD.get(tenant.verdict, tenant.verdict), better)
-            rows[name, tenant.tenant] = [*figures, attainment_text(tenant.attainment), verdict]
-    columns = ("policy", "tenant", "TTFT P50", "TTFT P99", "E2E P99", "attained", "verdict")
-    return comparison_table(title, columns, rows, caption="ms; + kept, ! broken; percentiles count what never finished")
-
-
-def live_versus_simulated_table(live: Summary, simulated: Summary) -> Table:
-    """How well a simulation reproduces the run it was calibrated on: value, prediction, signed error, by tenant and
-    metric.
-    """
-    rows: dict[tuple[str, str], list[Cell | str]] = {}
-    for tenant in live.tenants:
-        try:
-            other = simulated.tenant(tenant.tenant)
-        except KeyError:
-            continue
-        for metric, p in (("ttft", 50.0), ("ttft", 99.0), ("tpot", 50.0), ("e2e", 99.0)):
-            measured, predicted = tenant.metric(metric).at(p), other.metric(metric).at(p)
-            rows[tenant.tenant, f"{metric.upper()} P{p:g}"] = [
-                latency_text(measured),
-                latency_text(predicted),
-                _error_text(measured, predicted),
-            ]
-    columns = ("tenant", "metric", "live", "simulated", "error")
-    return comparison_table("live versus simulated (ms)", columns, rows)
-
-
-def _error_text(measured: Percentile, predicted: Percentile) -> str:
-    if not measured.value_ms or predicted.value_ms is None:
-        return "-"
-    return f"{100 * (predicted.value_ms / measured.value_ms - 1):+.1f}%"

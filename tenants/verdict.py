@@ -22,7 +22,6 @@ from tenants.measures.percentile import PercentileValue, has_column
 from tenants.measures.precision import (
     ExpectedWidth,
     duration_for_verdict_s,
-    expected_attainment_half_width,
     expected_width,
     requests_for_verdict,
 )
@@ -36,7 +35,6 @@ __all__ = [
     "TenantVerdict",
     "Verdict",
     "duration_for_verdict_s",
-    "expected_attainment_half_width",
     "expected_width",
     "judge",
     "limits_text",

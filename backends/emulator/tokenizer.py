@@ -34,7 +34,6 @@ VOCABULARY = tuple(first + second for first in _SYLLABLES for second in _SYLLABL
 _ID_OF_WORD = {word: FIRST_WORD_ID + index for index, word in enumerate(VOCABULARY)} | {
     text: token_id for token_id, text in _SPECIALS.items()
 }
-VOCABULARY_SIZE = FIRST_WORD_ID + len(VOCABULARY)
 
 
 def count_tokens(text: str) -> int:

@@ -16,8 +16,6 @@ from tenants.measures.columns import Int64s
 from tenants.measures.histogram import Histogram
 from tenants.slo import Metric
 
-METRICS = tuple(Metric)
-
 
 class HistogramSet:
     """Histograms by (tenant code, metric). Rows outside the window must not be fed."""

@@ -29,11 +29,9 @@ _KEPT_PREFIXES = 64
 
 
 class Prompt(NamedTuple):
-    """``content``: text, or token ids for an endpoint that takes them. ``tokens``: the prompt tokens that the server is
-    expected to count, template included.
-    """
+    """``content``: the text. ``tokens``: the prompt tokens that the server is expected to count, template included."""
 
-    content: str | list[int]
+    content: str
     tokens: int
 
 
@@ -182,45 +180,3 @@ class WordPrompts:
     def build(self, request: Request) -> Prompt:
         content = self._layout.content_tokens(request)
         return Prompt(self._texts.of(request, content), content + self._layout.overhead_tokens)
-
-
-class TokenIdPrompts:
-    """Prompts as token ids, for an endpoint that takes them: exact without any tokenizer.
-
-    ``vocabulary``: the ids to draw from; it should hold no special token (most tokenizers keep those at the ends).
-    ``overhead_tokens``: a token that the server puts in front of ids (a BOS), when it does.
-    """
-
-    def __init__(
-        self, vocabulary: Sequence[int], *, seed: int = 0, block_tokens: int = BLOCK_TOKENS, overhead_tokens: int = 0
-    ) -> None:
-        if len(vocabulary) < 2:
-            raise ValueError(
-                f"a vocabulary of {len(vocabulary)} ids cannot tell prompts apart; two or more would be right"
-            )
-        self._layout = Layout(seed=seed, block_tokens=block_tokens, overhead_tokens=overhead_tokens)
-        order = np.random.default_rng([seed, len(vocabulary)]).integers(0, len(vocabulary), size=POOL_TOKENS).tolist()
-        self._pool = [vocabulary[i] for i in order] * 2
-        self._bits = min(len(vocabulary), _NAME_WORDS_MOST).bit_length() - 1
-        self._digits = list(vocabulary[: 1 << self._bits])
-        self._name_tokens = -(-_NAME_BITS // self._bits)
-
-    def build(self, request: Request) -> Prompt:
-        content = self._layout.content_tokens(request)
-        ids: list[int] = []
-        for segment in self._layout.shared(request):
-            self._extend(ids, segment)
-        if len(ids) < content:
-            self._extend(ids, self._layout.own(request, content - len(ids)))
-        return Prompt(ids, content + self._layout.overhead_tokens)
-
-    def _extend(self, ids: list[int], segment: Segment) -> None:
-        name, count = segment
-        bits, mask = self._bits, (1 << self._bits) - 1
-        spelt = min(count, self._name_tokens)
-        ids += [self._digits[(name >> shift) & mask] for shift in range(0, spelt * bits, bits)]
-        first, rest = name % POOL_TOKENS, count - spelt
-        while rest > 0:
-            some = min(rest, POOL_TOKENS)
-            ids += self._pool[first : first + some]
-            rest -= some

@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from heapq import merge
 from itertools import islice
 from typing import Protocol
 
@@ -302,16 +301,6 @@ def _first_users(closed: Sequence[TenantStream], share: Share) -> dict[str, int]
         first[stream.tenant.name] = share.first_user(before)
         before += stream.traffic.arrivals.users or 0
     return first
-
-
-def from_start(source: Source) -> Iterator[Request]:
-    """All that arrives whatever the server does, ascending by (arrival_ns, id): the first request of every closed-loop
-    user, and the schedule.
-    """
-    users = source.start_closed(0)
-    if not users:
-        return source.absolute()
-    return merge(users, source.absolute(), key=lambda request: (request.arrival_ns, request.id))
 
 
 def end_of(outcome: Outcome) -> int:

@@ -70,12 +70,6 @@ def attainment(columns: Columns, slo: Slo) -> Attainment:
     return Attainment(int(meets(judged, slo).sum()), len(judged))
 
 
-def attainment_by_tenant(columns: Columns, slos: Mapping[str, Slo]) -> dict[str, Attainment]:
-    """For each tenant in ``slos``, over its own rows. Raises KeyError for a tenant that the columns do not know."""
-    judged = columns.judged()
-    return {name: attainment(judged.of(name), slo) for name, slo in slos.items()}
-
-
 @dataclass(frozen=True, slots=True)
 class Goodput:
     """Requests/s, and output tokens/s of those requests, that meet every limit."""

@@ -15,7 +15,7 @@ shedding early must not look like an improvement.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -76,32 +76,6 @@ def growth_by_tenant(
         name: Growth(metric_percentile(baseline.of(name), metric, p), metric_percentile(raised.of(name), metric, p))
         for name in baseline.tenants
     }
-
-
-@dataclass(frozen=True, slots=True)
-class Mean:
-    """The mean of a figure over ``n`` tenants that have one; ``censored`` when one of them is."""
-
-    value: float | None
-    censored: bool
-    n: int
-
-
-def _mean(pairs: Iterable[tuple[float | None, bool]]) -> Mean:
-    known = [(value, censored) for value, censored in pairs if value is not None]
-    if not known:
-        return Mean(None, censored=False, n=0)
-    return Mean(float(np.mean([v for v, _ in known])), any(c for _, c in known), len(known))
-
-
-def mean_decay(growth: Mapping[str, Growth], tenants: Collection[str] | None = None) -> Mean:
-    """The mean decay over ``tenants`` (those in contract, say), or over all."""
-    return _mean((g.decay, g.censored) for name, g in growth.items() if tenants is None or name in tenants)
-
-
-def mean_rho(growth: Mapping[str, Growth], noisy: str, *, clipped: bool = False) -> Mean:
-    """The headline rho: the mean over every tenant but the ``noisy`` one, whose load was raised."""
-    return _mean((g.rho_clipped if clipped else g.rho, g.censored) for name, g in growth.items() if name != noisy)
 
 
 @dataclass(frozen=True, slots=True)

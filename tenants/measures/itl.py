@@ -1,9 +1,8 @@
-"""Gaps between chunks and between tokens of one answer.
+"""Gaps between the tokens of one answer.
 
-The inter-chunk latency is what was seen: the gaps between chunks with output. The inter-token latency (ITL) needs to
-know how many tokens each chunk held: a chunk of k tokens, t after the one before, gives k gaps of t / k; the first
-chunk gives none, for what came before it is the time to first token. A chunk of no token (one token's text spread
-over two chunks) gives no gap, and its time belongs to the next one.
+The inter-token latency (ITL) needs to know how many tokens each chunk held: a chunk of k tokens, t after the one before,
+gives k gaps of t / k; the first chunk gives none, for what came before it is the time to first token. A chunk of no token
+(one token's text spread over two chunks) gives no gap, and its time belongs to the next one.
 """
 
 from __future__ import annotations
@@ -12,11 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 Int64s = NDArray[np.int64]
-
-
-def inter_chunk_gaps_ns(chunk_ns: Int64s) -> Int64s:
-    """Gaps (ns) between chunks received at ``chunk_ns``, from any origin (``offsets_us * 1000`` serves); one fewer."""
-    return np.diff(chunk_ns)
 
 
 def itl_gaps_ns(chunk_ns: Int64s, chunk_tokens: NDArray[np.int32] | None = None) -> Int64s:

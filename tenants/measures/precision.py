@@ -65,13 +65,6 @@ def expected_width(
     return ExpectedWidth(percentile, requests, 100 * low, 100 * high, low_factor, high_factor)
 
 
-def expected_attainment_half_width(requests: int, share: float, *, deff: float = 1.0, level: float = LEVEL) -> float:
-    """Of the interval of an attainment of about ``share`` (0 to 1), as a share."""
-    if requests < 1:
-        raise ValueError(f"a width needs at least one request, got {requests}")
-    return _z(level) * math.sqrt(share * (1 - share) * deff / requests)
-
-
 def requests_for_verdict(target: float, share: float | None = None, *, deff: float = 1.0, level: float = LEVEL) -> int:
     """Requests after which a tenant whose true attainment is ``share`` gets a verdict on ``target`` (0 < target < 1):
     kept when above, broken when below. Default share: half of the error budget is spent. Raises ValueError when the

@@ -12,13 +12,8 @@ from loadgen.recorder import Recorder
 from loadgen.summary import summarise
 from loadgen.summary.schema import AttainmentSummary, Percentile
 from loadgen.table import (
-    Cell,
     attainment_text,
-    comparison_table,
     latency_text,
-    live_versus_simulated_table,
-    percentile_table,
-    policy_table,
     tenant_table,
 )
 from loadgen.trace.schema import TraceMetadata
@@ -89,13 +84,6 @@ def test_an_invalid_run_has_a_banner_above_its_table():
     assert text.lstrip().startswith("INVALID RUN: the generator itself fell behind")
 
 
-def test_successes_stand_beside_all_requests_where_they_differ():
-    summary = summary_of(*BUSY, shed(5000, arrival_ns=2 * S))
-    text = plain(percentile_table(summary, summary.tenant("chat")))
-    rows = [line.split()[:2] for line in text.splitlines() if line.strip().startswith("ttft")]
-    assert rows == [["ttft", "all"], ["ttft", "ok"]]
-
-
 @pytest.mark.parametrize(
     ("value_ms", "beyond_ms", "text"),
     [
@@ -115,31 +103,3 @@ def test_attainment_is_cut_and_not_rounded(met, total, text):
     """99.996% is not 100%."""
     attained = AttainmentSummary(met=met, total=total, share=met / total, target=0.99, interval=None, budget_spent=None)
     assert attainment_text(attained) == text
-
-
-def test_a_comparison_names_a_group_once_and_marks_without_colour():
-    """``+`` and ``!`` say what the colours say."""
-    rows = {("fifo", "chat"): ["1", Cell("kept", better=True)], ("fifo", "rag"): ["2", Cell("BROKEN", better=False)]}
-    text = plain(comparison_table("t", ("policy", "tenant", "x", "verdict"), rows))
-    assert text.count("fifo") == 1
-    assert "kept +" in text
-    assert "BROKEN !" in text
-    with pytest.raises(ValueError, match=r"row \(fifo, chat\) has 1 figures, the table has 2"):
-        comparison_table("t", ("policy", "tenant", "x", "y"), {("fifo", "chat"): ["1"]})
-
-
-def test_policies_by_tenant():
-    text = plain(policy_table({"fifo": summary_of(*BUSY), "wfq": summary_of(*BUSY)}))
-    assert [text.count(word) for word in ("fifo", "wfq", "chat", "rag")] == [1, 1, 2, 2]
-
-
-def test_live_and_simulated_side_by_side_with_a_signed_error():
-    """A simulation that is 10% slower says +10%; a bound has no error."""
-    live = summary_of(*(finished(i, arrival_ns=2 * S, queue_ns=0, backend_ttft_ns=100 * MS) for i in range(10)))
-    slow = summary_of(*(finished(i, arrival_ns=2 * S, queue_ns=0, backend_ttft_ns=110 * MS) for i in range(10)))
-    lines = plain(live_versus_simulated_table(live, slow)).splitlines()
-    ttft = next(line.split() for line in lines if "TTFT P50" in line)
-    assert ttft[-3:-1] == ["100.0", "110.0"] or ttft[-3:-1] == ["100.1", "110.1"]
-    assert float(ttft[-1].rstrip("%")) == pytest.approx(10, abs=0.2)
-    rag = [line for line in lines if line.strip().startswith("rag")]
-    assert rag[0].split()[-1] == "-"

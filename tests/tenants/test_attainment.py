@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tenants.measures.attainment import attainment, attainment_by_tenant, goodput, goodput_total, meets, severity
+from tenants.measures.attainment import attainment, goodput, goodput_total, meets, severity
 from tenants.measures.columns import StatusCode
 from tenants.slo import Slo
 from tests.tenants.rows import MS, NEVER, UNDEFINED, S, columns, lost, random_columns, row
@@ -48,14 +48,6 @@ def test_severity_is_at_most_1_exactly_when_the_limits_are_met():
     data = random_columns(2000, 60, seed=3, median_ms=400, lost_share=0.1)
     assert np.array_equal(severity(data, SLO) <= 1, meets(data, SLO))
     assert np.isinf(severity(data, SLO)[data.ttft_ns == NEVER]).all()
-
-
-def test_each_tenant_is_held_to_its_own_slo():
-    data = columns([row(0, tenant=0), row(0, tenant=1), row(0, tenant=1, ttft=9 * S)])
-    found = attainment_by_tenant(data, {"chat": SLO, "batch": SLO})
-    assert (found["chat"].share, found["batch"].share) == (1.0, 0.5)
-    with pytest.raises(KeyError, match="unknown tenant 'x'"):
-        attainment_by_tenant(data, {"x": SLO})
 
 
 def test_goodput_counts_requests_and_tokens_that_meet_every_limit():

@@ -11,8 +11,6 @@ from tenants.measures.experiment import decay_interval, rho_interval
 from tenants.measures.interference import (
     Growth,
     growth_by_tenant,
-    mean_decay,
-    mean_rho,
     rho_by_excess,
     rho_by_presence,
     windowed_correlation,
@@ -54,22 +52,21 @@ def test_without_requests_there_is_no_figure():
     assert (growth.decay, growth.rho, growth.rho_clipped) == (None, None, None)
 
 
-def test_the_headline_rho_leaves_the_noisy_tenant_out():
-    """Chat 100 -> 200 ms is rho 0.5; batch, raised, went 100 -> 1,000 ms and does not count."""
+def test_every_tenant_has_its_own_growth():
+    """Chat 100 -> 200 ms is decay 2 and rho 0.5; batch 100 -> 1,000 ms decay 10."""
     growth = growth_by_tenant(run(100, 100), run(200, 1000))
-    assert mean_rho(growth, noisy="batch").value == pytest.approx(0.5)
-    assert mean_decay(growth).value == pytest.approx(6.0)
-    assert mean_decay(growth, ["chat"]).value == pytest.approx(2.0)
-    assert mean_rho(growth_by_tenant(run(200, 100), run(100, 100)), "batch").value == pytest.approx(-1.0)
-    assert mean_rho(growth_by_tenant(run(200, 100), run(100, 100)), "batch", clipped=True).value == 0.0
+    assert (growth["chat"].decay, growth["chat"].rho) == pytest.approx((2.0, 0.5))
+    assert growth["batch"].decay == pytest.approx(10.0)
+    better = growth_by_tenant(run(200, 100), run(100, 100))["chat"]
+    assert (better.rho, better.rho_clipped) == pytest.approx((-1.0, 0.0))
 
 
-def test_a_mean_over_a_bound_is_flagged():
+def test_a_bound_is_flagged():
     raised = columns([row(0), lost(0, 9 * S), *(row(0, tenant=1) for _ in range(3))])
     growth = growth_by_tenant(run(100, 100), raised)
-    assert mean_decay(growth, ["chat"]).censored
-    assert mean_decay(growth, ["chat"]).value == pytest.approx(90.0)
-    assert not mean_decay(growth, ["batch"]).censored
+    assert growth["chat"].censored
+    assert growth["chat"].decay == pytest.approx(90.0)
+    assert not growth["batch"].censored
 
 
 def test_the_matrix_says_what_each_does_to_each():

@@ -17,7 +17,6 @@ from tenants.tenant import Tenant
 from tenants.verdict import (
     Verdict,
     duration_for_verdict_s,
-    expected_attainment_half_width,
     expected_width,
     judge,
     overall,
@@ -180,12 +179,6 @@ def test_the_planned_requests_are_the_fewest_that_decide(target, spent):
         assert now.high < target <= before.high
 
 
-def test_the_expected_half_width_is_the_exact_one_for_many_requests():
-    exact = clopper_pearson(9900, 10_000)
-    assert expected_attainment_half_width(10_000, 0.99) == pytest.approx(exact.width / 2, rel=0.03)
-    assert expected_attainment_half_width(10_000, 0.99, deff=4) == pytest.approx(exact.width, rel=0.03)
-
-
 def test_a_verdict_needs_four_blocks_even_at_a_high_rate():
     assert duration_for_verdict_s(1000, 0.99) == 120
     assert duration_for_verdict_s(1, 0.99) == requests_for_verdict(0.99) > 368
@@ -199,5 +192,3 @@ def test_impossible_plans_are_named():
         requests_for_verdict(0.99, 0.99)
     with pytest.raises(ValueError, match="rate above 0"):
         duration_for_verdict_s(0, 0.99)
-    with pytest.raises(ValueError, match="at least one request"):
-        expected_attainment_half_width(0, 0.9)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted_server import DONE, Bench, answering, text
 
-from backends.outcome import Ended, inter_chunk_gaps_ns, itl_gaps_ns, outcome_of, outcomes_of
+from backends.outcome import Ended, outcome_of, outcomes_of
 from backends.protocol import WireResult
 from backends.wire.response import Response
 from backends.wire.tokens import tokens_per_chunk
@@ -57,7 +57,6 @@ def test_itl_splits_every_gap_by_its_tokens(chunks):
     np.testing.assert_allclose(gaps, expected, atol=0.5)
     assert abs(gaps.sum() - (times[-1] - times[0])) <= 0.5 * len(gaps)
     assert itl.max_itl_ns(times, tokens) == (gaps.max() if len(gaps) else None)
-    assert list(itl.inter_chunk_gaps_ns(times)) == [gap for gap, _ in chunks[1:]]
 
 
 @given(st.lists(st.integers(0, 10**12), max_size=30).map(sorted))
@@ -117,9 +116,9 @@ def test_max_itl_follows_the_rule_of_the_gaps():
     """gap/k when k is known; null, with the raw gaps kept, when it is not; null for a single chunk."""
     times = [0, 9_000, 10_000]
     known, unknown, ones = joined(wire(times, [1, 9, 1])), joined(wire(times, None)), joined(wire(times, [1, 1, 1]))
-    assert (known.max_itl_ns, list(itl_gaps_ns(known)), list(known.chunk_tokens)) == (1000, [1000] * 10, [1, 9, 1])
-    assert (unknown.max_itl_ns, itl_gaps_ns(unknown), unknown.tokens_known) == (None, None, False)
-    assert list(inter_chunk_gaps_ns(unknown)) == [9000, 1000]
+    assert (known.max_itl_ns, list(known.chunk_tokens)) == (1000, [1, 9, 1])
+    assert (unknown.max_itl_ns, unknown.chunk_tokens, unknown.tokens_known) == (None, None, False)
+    assert list(unknown.chunk_offsets_us) == [0, 9, 10]
     assert (ones.max_itl_ns, ones.chunk_tokens, ones.tokens_known) == (9000, None, True)
     assert joined(wire([5], [3])).max_itl_ns is None
 
@@ -185,7 +184,7 @@ def test_a_failure_keeps_its_stamps_and_has_no_finish():
     assert (failed.first_token_ns, failed.last_token_ns, failed.finished_ns) == (5, 7, None)
     assert (failed.status, failed.error_class, failed.enqueued_ns, failed.dispatched_ns) == ("failed", "reset", 1, 2)
     nothing = joined(wire([], None, status=Status.FAILED, error_class=ErrorClass.REFUSED, finished_ns=None))
-    assert (nothing.first_token_ns, nothing.chunk_offsets_us, inter_chunk_gaps_ns(nothing)) == (None, None, None)
+    assert (nothing.first_token_ns, nothing.chunk_offsets_us) == (None, None)
 
 
 async def test_a_real_answer_joins(bench: Bench):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from loadgen.workload.blocks import block_names, mix
 from loadgen.workload.fitted_prompts import RatioPrompts, TokenizerPrompts
-from loadgen.workload.prompts import TokenIdPrompts, WordPool, WordPrompts
+from loadgen.workload.prompts import WordPool, WordPrompts
 from loadgen.workload.source import Workload
 from loadgen.workload.vocabulary import COMMON_WORDS
 from scheduler.request import Outcome, Request, Status
@@ -62,31 +62,20 @@ WORDS: dict[int, WordPrompts] = {}
 def test_a_prompt_longer_than_the_pool_has_its_length_too():
     """Half a million tokens: the pool is gone round several times."""
     assert len(words_of(WordPrompts().build(request(1, 500_001)))) == 500_001
-    assert len(TokenIdPrompts(range(100)).build(request(1, 200_001)).content) == 200_001
 
 
-@pytest.mark.parametrize("vocabulary", [range(2), range(500, 777), range(100, 150_000)])
-def test_token_id_prompts_hold_ids_of_the_vocabulary(vocabulary):
-    """Exact count, no id outside the vocabulary."""
-    prompt = TokenIdPrompts(vocabulary, overhead_tokens=1).build(request(7, 300))
-    assert len(prompt.content) == 299
-    assert set(prompt.content) <= set(vocabulary)
-    assert prompt.tokens == 300
-
-
-@pytest.mark.parametrize("builder", [WordPrompts(seed=4), TokenIdPrompts(range(9, 5000), seed=4), RatioPrompts(seed=4)])
+@pytest.mark.parametrize("builder", [WordPrompts(seed=4), RatioPrompts(seed=4)])
 def test_no_two_prompts_share_their_first_block(builder):
     """A prefix cache finds nothing by accident: the first 16 tokens differ between any two of 20,000 requests."""
     starts = set()
     for i in range(20_000):
-        content = builder.build(request(i, 64)).content
-        starts.add(tuple(content.split()[:16]) if isinstance(content, str) else tuple(content[:16]))
+        starts.add(tuple(words_of(builder.build(request(i, 64)))[:16]))
     assert len(starts) == 20_000
 
 
 def test_the_same_request_gives_the_same_prompt_and_another_seed_another():
     """Deterministic by seed and id."""
-    for make in (WordPrompts, RatioPrompts, lambda seed: TokenIdPrompts(range(900), seed=seed)):
+    for make in (WordPrompts, RatioPrompts):
         assert make(seed=1).build(request(5)) == make(seed=1).build(request(5))
         assert make(seed=1).build(request(5)) != make(seed=2).build(request(5))
 
@@ -129,10 +118,6 @@ def test_a_last_block_cut_by_the_prompt_is_a_prefix_of_the_whole_block():
     short = words_of(builder.build(request(1, 700, prefix_blocks=(5, 6))))
     long = words_of(builder.build(request(2, 1024, prefix_blocks=(5, 6))))
     assert long[:700] == short
-    ids = TokenIdPrompts(range(3000), block_tokens=512)
-    assert ids.build(request(2, 1024, prefix_blocks=(5, 6))).content[:700] == (
-        ids.build(request(1, 700, prefix_blocks=(5, 6))).content
-    )
 
 
 def test_a_kept_prefix_is_the_prefix_that_would_be_built():
@@ -261,8 +246,6 @@ def test_the_vocabulary_is_of_distinct_words_and_big_enough_to_spell_names():
     assert len(set(COMMON_WORDS)) == len(COMMON_WORDS) >= 256
     with pytest.raises(ValueError, match="two or more"):
         WordPool(["only"], seed=0)
-    with pytest.raises(ValueError, match="two or more"):
-        TokenIdPrompts([5])
     with pytest.raises(ValueError, match="characters_per_token is 0"):
         RatioPrompts(characters_per_token=0)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from loadgen.workload.demand import mean_tokens
-from loadgen.workload.source import Workload, from_start
+from loadgen.workload.source import Workload
 from scheduler.request import ArrivalKind, Outcome, Request, Status
 from tenants.tenant import QueueLimits, Tenant
 from tenants.traffic import Arrivals, Distribution, Lengths, Process, Sessions, Traffic
@@ -171,19 +171,6 @@ def test_closed_loop_stops_at_the_end_of_the_run_or_at_num_prompts():
     played = play(Workload([closed(4)], duration_s=None, num_prompts=30), lambda r: S)
     assert sorted(r.id for r in played) == list(range(30))
     assert len(Workload([closed(64)], duration_s=None, num_prompts=30).start_closed(0)) == 30
-
-
-def test_from_start_holds_users_and_schedule_in_order():
-    """A driver gets one stream: every user's first request and every scheduled one, once, ascending."""
-
-    def make():
-        return Workload([closed(5, active=((0.5, 1.0),)), *three()], duration_s=20)
-
-    stream = list(from_start(make()))
-    assert [(r.arrival_ns, r.id) for r in stream] == sorted((r.arrival_ns, r.id) for r in stream)
-    assert sum(r.tenant == "users" for r in stream) == 5
-    assert [r for r in stream if r.tenant != "users"] == list(make().absolute())
-    assert list(from_start(Workload(three(), duration_s=20))) == list(Workload(three(), duration_s=20).absolute())
 
 
 def test_closed_loop_draws_the_same_lengths_whatever_the_server_does():
