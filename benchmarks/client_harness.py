@@ -33,11 +33,10 @@ class BenchError(RuntimeError):
 
 
 def child_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Children run this checkout, one thread in numeric libraries, no model hub."""
+    """Children run this checkout (before whatever else is on PYTHONPATH), one thread in numeric libraries, no model hub."""
     found = dict(os.environ)
-    found.update(
-        {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-    )
+    path = os.pathsep.join(filter(None, (str(ROOT), found.get("PYTHONPATH"))))
+    found.update({"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"})
     found.update(extra or {})
     return found
 
