@@ -30,6 +30,21 @@ _MODULES = {
 
 def run_command(args: argparse.Namespace) -> ExitCode:
     """Every command module has ``run(args) -> ExitCode``."""
+    from lmperf.cli.stopping import heard_once  # noqa: PLC0415 (the front door is lmperf's own alone)
+
+    with heard_once():
+        return _run(args)
+
+
+def _run(args: argparse.Namespace) -> ExitCode:
+    try:
+        return _in_words(args)
+    except KeyboardInterrupt:
+        print(f"lmperf {args.command}: interrupted", file=sys.stderr)
+        return ExitCode.INTERRUPTED
+
+
+def _in_words(args: argparse.Namespace) -> ExitCode:
     module = importlib.import_module(_MODULES[args.command])
     from backends.protocol import BackendError  # noqa: PLC0415 (after the command's own imports)
     from lmperf.cli.errors import BAD_CONFIGURATION, UNUSABLE_BACKEND  # noqa: PLC0415
@@ -41,7 +56,5 @@ def run_command(args: argparse.Namespace) -> ExitCode:
     except UNUSABLE_BACKEND as error:
         kind = f" ({error.kind})" if isinstance(error, BackendError) else ""
         message, code = f"{error}{kind}", ExitCode.BACKEND
-    except KeyboardInterrupt:
-        message, code = "interrupted", ExitCode.INTERRUPTED
     print(f"lmperf {args.command}: {message}", file=sys.stderr)
     return code

@@ -13,19 +13,22 @@ import sys
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
-Result = TypeVar("Result")
+from loadgen.signals import STOPPING, put_back
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+Result = TypeVar("Result")
 
 
 async def cancelled_by_signals(work: Coroutine[Any, Any, Result]) -> Result:
-    """The result of ``work``, which either signal cancels, each time that it comes. The loop's own task."""
+    """The result of ``work``, which either signal cancels, each time that it comes. The loop's own task. Afterwards whoever
+    heard them before hears them again."""
+    before = {number: signal.getsignal(number) for number in STOPPING}
     _cancel_this_task()
     try:
         return await work
     finally:
-        for number in _SIGNALS:
+        for number in STOPPING:
             asyncio.get_running_loop().remove_signal_handler(number)
+        put_back(before)
 
 
 @contextlib.contextmanager
@@ -37,7 +40,7 @@ def interruptible(stop: Callable[[], None]) -> Iterator[None]:
         print("\nstopping: no more arrivals; waiting for answers (again: give up on them)", file=sys.stderr)
         stop()
 
-    for number in _SIGNALS:
+    for number in STOPPING:
         loop.add_signal_handler(number, on_signal)
     try:
         yield
@@ -48,5 +51,5 @@ def interruptible(stop: Callable[[], None]) -> Iterator[None]:
 def _cancel_this_task() -> None:
     task = asyncio.current_task()
     assert task is not None, "runs as a task"
-    for number in _SIGNALS:
+    for number in STOPPING:
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)

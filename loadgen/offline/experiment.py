@@ -7,14 +7,11 @@ tenant), so decay and rho compare like with like. Seeds are the replicates of ev
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
-from multiprocessing import get_context
 from pathlib import Path
 
-from loadgen.cores import whole_cores
 from loadgen.offline.cell import CellJob, CellResult, Recipe, run_cell
-from loadgen.offline.workers import ignore_interrupts
+from loadgen.offline.workers import Workers
 from scheduler.auto_rule import AutoRule
 from scheduler.cost import CostModel
 from scheduler.routing import Routing
@@ -133,27 +130,14 @@ def run_experiment(
 ) -> Cells:
     """Simulate every cell over ``processes`` (default: all cores). An interrupt keeps what is finished, and is told."""
     jobs = list(experiment.jobs())
-    workers = min(processes or whole_cores(), len(jobs))
     results: dict[tuple[str, str, int], CellResult] = {}
-
-    def keep(job: CellJob, result: CellResult) -> None:
-        results[job.policy_label, job.load, job.seed] = result
-        if on_progress is not None:
-            on_progress(len(results), len(jobs))
-
-    pool: ProcessPoolExecutor | None = None
     try:
-        if workers <= 1:
-            for job in jobs:
-                keep(job, run_cell(job))
-            return Cells(results)
-        pool = ProcessPoolExecutor(workers, mp_context=get_context("forkserver"), initializer=ignore_interrupts)
-        waiting = {pool.submit(run_cell, job): job for job in jobs}
-        for done in as_completed(waiting):
-            keep(waiting[done], done.result())
+        with Workers(processes) as workers:
+            for index, result in workers.results(run_cell, jobs):
+                job = jobs[index]
+                results[job.policy_label, job.load, job.seed] = result
+                if on_progress is not None:
+                    on_progress(len(results), len(jobs))
     except KeyboardInterrupt:
         return Cells(results, interrupted=True)
-    finally:
-        if pool is not None:
-            pool.shutdown(wait=False, cancel_futures=True)
     return Cells(results)

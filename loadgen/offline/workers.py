@@ -1,26 +1,20 @@
 """Processes that simulate, kept from one batch of runs to the next.
 
-Workers ignore the terminal's interrupt: the parent hears it, keeps what is finished and lets them end.
+A batch that is left before its end, by an interrupt or a fault, ends them at once: nobody waits for runs in progress.
 """
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
-from types import TracebackType
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection, wait
 from typing import Self, TypeVar
 
 from loadgen.cores import whole_cores
+from loadgen.offline.worker import Worker
+from loadgen.signals import held_off
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
-
-
-def ignore_interrupts() -> None:
-    """What a worker process does first: the parent alone hears the terminal's Ctrl-C."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 class Workers:
@@ -28,17 +22,19 @@ class Workers:
 
     def __init__(self, processes: int | None = None) -> None:
         self.processes = processes or whole_cores()
-        self._pool: ProcessPoolExecutor | None = None
+        self._workers: list[Worker] = []
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=kind is None, cancel_futures=True)
-            self._pool = None
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End them, whatever they do; they are gone when this returns."""
+        with held_off():
+            while self._workers:
+                self._workers.pop().kill()
 
     def map(
         self,
@@ -47,22 +43,45 @@ class Workers:
         on_done: Callable[[int, int], None] = lambda _done, _total: None,
     ) -> list[Result]:
         """The results in the order of ``jobs``; ``on_done(done, total)`` as they come. ``function`` must be importable."""
-        if self.processes <= 1 or len(jobs) == 1:
-            results = []
-            for job in jobs:
-                results.append(function(job))
-                on_done(len(results), len(jobs))
-            return results
-        if self._pool is None:
-            self._pool = ProcessPoolExecutor(
-                self.processes, mp_context=get_context("forkserver"), initializer=ignore_interrupts
-            )
-        waiting = [self._pool.submit(function, job) for job in jobs]
+        found: dict[int, Result] = {}
+        for index, result in self.results(function, jobs):
+            found[index] = result
+            on_done(len(found), len(jobs))
+        return [found[index] for index in range(len(jobs))]
+
+    def results(self, function: Callable[[Job], Result], jobs: Sequence[Job]) -> Iterator[tuple[int, Result]]:
+        """Each result as it comes, with the place of its job. Raises what a job raises, and WorkerDiedError."""
+        if self.processes <= 1 or len(jobs) <= 1:
+            for index, job in enumerate(jobs):
+                yield index, function(job)
+            return
+        self._start(min(self.processes, len(jobs)))
+        busy: dict[Connection, tuple[Worker, int]] = {}
+        left = iter(enumerate(jobs))
+
+        def give_next(worker: Worker) -> None:
+            for index, job in left:
+                busy[worker.link] = worker, index
+                worker.give(function, job)
+                return
+
+        whole = False
         try:
-            for done, future in enumerate(as_completed(waiting), start=1):
-                future.result()
-                on_done(done, len(jobs))
+            for worker in self._workers:
+                give_next(worker)
+            while busy:
+                ready = set(wait(list(busy)))
+                for link in [each for each in busy if each in ready]:
+                    worker, index = busy.pop(link)
+                    result: Result = worker.result()
+                    give_next(worker)
+                    yield index, result
+            whole = True
         finally:
-            for future in waiting:
-                future.cancel()
-        return [future.result() for future in waiting]
+            if not whole:
+                self.close()
+
+    def _start(self, wanted: int) -> None:
+        while len(self._workers) < wanted:
+            with held_off():
+                self._workers.append(Worker())

@@ -1,0 +1,42 @@
+"""Ctrl-C and SIGTERM while a command works; they mean the same. (A live run hears them itself: lmperf.wiring.interrupts.)"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from loadgen.signals import STOPPING, put_back
+
+
+@contextmanager
+def heard_once() -> Iterator[None]:
+    """The first signal raises KeyboardInterrupt where the block is, and says on stderr that it was heard. Those after it are
+    not heard, until the process is gone: what is left to do is short, and cut off it would leave things behind or half
+    written. A signal that this process was started deaf to (``nohup``, ``&`` in a script) stays unheard."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    heard = False
+
+    def on_signal(*_: object) -> None:
+        nonlocal heard
+        heard = True
+        # Not by a handler: the interpreter would take that down before its own end.
+        put_back(dict.fromkeys(before, signal.SIG_IGN))
+        # Not by sys.stderr: the signal may have come in the middle of a write to it.
+        with suppress(OSError):
+            os.write(2, b"\nstopping; what was found is kept\n")
+        raise KeyboardInterrupt
+
+    before = {number: signal.getsignal(number) for number in STOPPING}
+    before = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
+    for number in before:
+        signal.signal(number, on_signal)
+    try:
+        yield
+    finally:
+        if not heard:
+            put_back(before)

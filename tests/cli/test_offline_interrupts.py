@@ -1,0 +1,137 @@
+"""Ctrl-C, SIGTERM and a kill while something is simulated: what was found is said and written, and no process stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from cli_support import DEADLINE_S, start, until
+
+# Some seconds a run, so that a signal always finds one in progress.
+SLOW = """\
+version: 1
+name: slow
+duration_s: 600
+seed: 1
+backend: {kind: emulated, limits: {max_num_seqs: 16}}
+policy: fifo
+slots: {sequences: 16, prefill_tokens: 2048}
+load: {noisy: batch}
+tenants:
+  chat:
+    rate: 6
+    prompt: {mean: 300, cv: 0.8}
+    output: {mean: 80, cv: 0.8}
+    slo: {ttft_ms: 500, attainment: 0.95}
+  batch:
+    rate: 3
+    prompt: {mean: 800, cv: 0.5}
+    output: {mean: 120, cv: 0.5}
+    slo: {ttft_ms: 10000, attainment: 0.9}
+"""
+
+
+def alive(session: int) -> list[int]:
+    """Processes of a session that have not ended; one that waits for somebody to read its code has."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with suppress(OSError):
+                state, _, _, of = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
+                if int(of) == session and state not in "ZX":
+                    found.append(int(folder.name))
+    return found
+
+
+def is_simulating(session: int) -> bool:
+    """The command, the server that workers are forked from, its tracker, and two workers, which have used some time."""
+    busy = 0
+    for pid in alive(session):
+        with suppress(OSError):
+            busy += sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13])) > 30
+    return busy >= 3
+
+
+def gone(session: int, within_s: float = 20.0) -> list[int]:
+    """Who is left of a session after a while, or as soon as nobody is."""
+    until_s = time.monotonic() + within_s
+    while alive(session) and time.monotonic() < until_s:
+        time.sleep(0.05)
+    return alive(session)
+
+
+class Stopped:
+    """A command over two processes, with signals sent to it once it simulates (``first``: and once that file is there)."""
+
+    def __init__(self, folder, *args, numbers, group, first=None):
+        (folder / "slow.yaml").write_text(SLOW, encoding="utf-8")
+        process = start(*args, "--processes", 2, "--output-dir", "out", cwd=folder, start_new_session=True)
+        self.folder = folder / "out"
+        try:
+            until(lambda: is_simulating(process.pid) and (first is None or (self.folder / first).is_file()), process)
+            for number in numbers:
+                with suppress(ProcessLookupError):
+                    (os.killpg if group else os.kill)(process.pid, number)
+                time.sleep(0.1)
+            self.out, self.err = process.communicate(timeout=DEADLINE_S)
+            self.left = gone(process.pid)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        self.code = process.returncode
+
+    def json(self, name):
+        return json.loads((self.folder / name).read_bytes())
+
+
+SEARCHES = {
+    "capacity": ("capacity", "slow.yaml", "--seeds", 4),
+    "tune": ("tune", "slow.yaml", "--seeds", 2),
+}
+SIGNALS = {
+    "Ctrl-C": ([signal.SIGINT], True),
+    "Ctrl-C, impatient": ([signal.SIGINT] * 4, True),
+    "SIGTERM": ([signal.SIGTERM], False),
+    "SIGTERM to all": ([signal.SIGTERM, signal.SIGINT], True),
+}
+
+
+@pytest.mark.parametrize("how", SIGNALS)
+@pytest.mark.parametrize("command", SEARCHES)
+def test_a_stopped_search_says_what_it_found_and_leaves_no_process(command, how, tmp_path):
+    """After its first point, either signal, however often: 105, a whole file that says so, the answer, no traceback."""
+    numbers, group = SIGNALS[how]
+    found = Stopped(tmp_path, *SEARCHES[command], numbers=numbers, group=group, first=f"{command}.json")
+    assert found.left == []
+    assert found.code == 105, found.err
+    assert "Traceback" not in found.err
+    assert "stopping; what was found is kept" in found.err
+    data = found.json(f"{command}.json")
+    assert data["interrupted"] is True
+    assert data["trials"] if command == "tune" else data["policies"][0]["points"]
+    assert "interrupted" in found.out
+    assert not list(found.folder.glob("*.partial"))
+
+
+@pytest.mark.parametrize("how", SIGNALS)
+def test_a_stopped_comparison_leaves_no_process(how, tmp_path):
+    """Of a simulation over seeds: 105 and no traceback, whatever was finished."""
+    numbers, group = SIGNALS[how]
+    found = Stopped(tmp_path, "simulate", "slow.yaml", "--seeds", 8, numbers=numbers, group=group)
+    assert found.left == []
+    assert found.code == 105, found.err
+    assert "Traceback" not in found.err
+    assert "interrupted" in found.out + found.err
+
+
+def test_workers_end_with_a_parent_that_is_killed(tmp_path):
+    """SIGKILL gives the parent no chance to say anything."""
+    found = Stopped(tmp_path, "capacity", "slow.yaml", numbers=[signal.SIGKILL], group=False)
+    assert found.left == []
+    assert found.code == -signal.SIGKILL
