@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -12,9 +11,9 @@ from rich.console import Console
 from lmperf.cli.capacity_text import answer_data, print_points, sentence
 from lmperf.cli.counting import counted
 from lmperf.cli.live_checks import (
-    check_data,
     codes_of,
     confirm_live,
+    live_data,
     loads_around,
     print_checks,
     refuse_missing_secrets,
@@ -27,7 +26,7 @@ from lmperf.scenario.faults import ScenarioError
 from lmperf.scenario.model import At
 from lmperf.wiring.capacity import CapacityAnswer, find_capacity, own_choice, queued_choices
 from lmperf.wiring.capacity_study import study_of
-from lmperf.wiring.confirm import LiveCheck
+from lmperf.wiring.confirm import Confirmation
 from lmperf.wiring.offline import policy_choices
 from lmperf.wiring.variants import pinned, under_policy
 from loadgen.offline.workers import Workers
@@ -60,7 +59,7 @@ def run(args: argparse.Namespace) -> ExitCode:
     wanted = [own_choice(study)] if choices is None else queued_choices(study, choices)
     console = results_console()
     progress = Progress(quiet=args.quiet)
-    checks: list[LiveCheck] = []
+    live = Confirmation()
     with results_folder(output_folder(args, f"capacity-{study.plan.name}"), args.argv) as directory:
         progress.stage(f"{study.plan.name}: {', '.join(c.label for c in wanted)}; {len(study.seeds)} seeds a load")
         for warning in study.warnings:
@@ -72,8 +71,9 @@ def run(args: argparse.Namespace) -> ExitCode:
                 workers=workers,
                 tolerance=args.tolerance,
                 target_rate=args.target_rate,
-                on_point=lambda state: _write(directory, state, ()),
+                on_point=lambda state: _write(directory, state, live),
                 on_runs=lambda what: counted(progress, what),
+                on_stage=progress.stage,
             )
         progress.done()
         _say(console, answer)
@@ -81,12 +81,19 @@ def run(args: argparse.Namespace) -> ExitCode:
         if args.live and best is not None and best.capacity.found is not None and not answer.interrupted:
             base = under_policy(pinned(scenario, study.plan), best.choice) if choices is not None else scenario
             base = pinned(base, study.plan)
-            for check in confirm_live(args, base, loads_around(best.capacity.found.load), directory, progress):
-                checks.append(check)
-                _write(directory, answer, checks)
-            print_checks(console, checks, what=f"policy {best.choice.label}")
+            load = best.capacity.found.load
+            live = confirm_live(
+                args,
+                base,
+                loads_around(load),
+                directory,
+                progress,
+                on_check=lambda state: _write(directory, answer, state),
+            )
+            progress.done()
+            print_checks(console, live, what=f"policy {best.choice.label}", capacity=load)
     console.print(f"written: {directory / FILE}", soft_wrap=True)
-    return _exit_code(answer, checks)
+    return _exit_code(answer, live)
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -123,16 +130,16 @@ def _say(console: Console, answer: CapacityAnswer) -> None:
         console.print("interrupted: the answer is that of the loads tried so far", soft_wrap=True)
 
 
-def _write(directory: Path, answer: CapacityAnswer, checks: Sequence[LiveCheck]) -> None:
+def _write(directory: Path, answer: CapacityAnswer, live: Confirmation) -> None:
     """Whole or not at all: a reader never sees half a file."""
-    data = answer_data(answer) | {"live": [check_data(check) for check in checks]}
+    data = answer_data(answer) | live_data(live) | {"interrupted": answer.interrupted or live.interrupted}
     partial = directory / f"{FILE}.partial"
     partial.write_bytes(msgspec.json.format(msgspec.json.encode(data), indent=2))
     partial.replace(directory / FILE)
 
 
-def _exit_code(answer: CapacityAnswer, checks: Sequence[LiveCheck]) -> ExitCode:
-    codes = codes_of(checks, interrupted=answer.interrupted)
+def _exit_code(answer: CapacityAnswer, live: Confirmation) -> ExitCode:
+    codes = codes_of(live, interrupted=answer.interrupted)
     unreachable = answer.target_rate is not None and all(
         found.fleet is None or found.fleet.count is None for found in answer.policies
     )

@@ -92,8 +92,11 @@ def _replicas(answer: CapacityAnswer, found: PolicyCapacity) -> str:
     if answer.target_rate is None or fleet is None:
         return ""
     if fleet.count is None:
-        most = f"{fleet.points[-1].load:.0f}" if fleet.points else "0"
-        return f" {answer.target_rate:,.6g} requests/s: not even {most} replicas are enough."
+        rate = f"{answer.target_rate:,.6g} requests/s"
+        if not fleet.points:
+            return f" {rate}: no number of replicas was tried."
+        most = f"{fleet.points[-1].load:.0f} replicas are enough"
+        return f" {rate}: not even {most}{', and more were not tried' if fleet.interrupted else ''}."
     sure = "" if fleet.sure_count in (None, fleet.count) else f"; {fleet.sure_count} are shown to be, at 95%"
     unsure = "; the interval does not show it" if fleet.sure_count is None else ""
     verb = "replica is" if fleet.count == 1 else "replicas behind one queue are"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich import box
@@ -17,7 +17,7 @@ from lmperf.exit_codes import ExitCode
 from lmperf.scenario.faults import ScenarioError
 from lmperf.scenario.load import Scenario
 from lmperf.scenario.plan import Plan
-from lmperf.wiring.confirm import LiveCheck, confirm
+from lmperf.wiring.confirm import Confirmation, LiveCheck, confirm
 from lmperf.wiring.live import LiveOptions
 from lmperf.wiring.results import RunResult
 from tenants.measures.shares import percent_within, promised
@@ -38,9 +38,14 @@ def refuse_missing_secrets(scenario: Scenario) -> None:
 
 
 def confirm_live(
-    args: argparse.Namespace, scenario: Scenario, loads: Sequence[float], directory: Path, progress: Progress
-) -> Iterable[LiveCheck]:
-    """Live runs at ``loads``, each ``--live-duration`` long."""
+    args: argparse.Namespace,
+    scenario: Scenario,
+    loads: Sequence[float],
+    directory: Path,
+    progress: Progress,
+    on_check: Callable[[Confirmation], None],
+) -> Confirmation:
+    """Live runs at ``loads``, each ``--live-duration`` long; ``on_check`` sees every new state."""
 
     def run(variant: Scenario, plan: Plan, options: LiveOptions) -> RunResult:
         return run_once(variant, plan, options, progress)
@@ -56,11 +61,12 @@ def confirm_live(
         percentiles=percentiles_of(args),
         run=run,
         on_load=on_load,
+        on_check=on_check,
     )
 
 
-def print_checks(console: Console, checks: Sequence[LiveCheck], *, what: str) -> None:
-    """A row a tenant and load, and a sentence on the agreement."""
+def print_checks(console: Console, live: Confirmation, *, what: str, capacity: float | None = None) -> None:
+    """A row a tenant and load, and a sentence on the agreement. ``capacity``: the load that is to be confirmed as one."""
     table = Table(
         title=f"live beside simulated, the same arrivals: {what}",
         box=box.SIMPLE_HEAD,
@@ -70,7 +76,7 @@ def print_checks(console: Console, checks: Sequence[LiveCheck], *, what: str) ->
     )
     for column in ("load", "tenant", "target %", "live % [95%]", "simulated %", ""):
         table.add_column(column, justify="left" if column in ("tenant", "") else "right", no_wrap=True)
-    for check in checks:
+    for check in live.checks:
         for index, tenant in enumerate(check.tenants):
             table.add_row(
                 f"{check.load:.4g}" if index == 0 else "",
@@ -82,16 +88,25 @@ def print_checks(console: Console, checks: Sequence[LiveCheck], *, what: str) ->
             )
         table.add_section()
     console.print(table)
-    console.print(agreement(checks), soft_wrap=True)
+    console.print(agreement(live, capacity), soft_wrap=True)
 
 
-def agreement(checks: Sequence[LiveCheck]) -> str:
-    """How far live and simulated agree, in one sentence."""
+def agreement(live: Confirmation, capacity: float | None = None) -> str:
+    """How far live and simulated agree, in one sentence, with what the live runs could not show."""
+    checks = live.checks
+    cut = f"interrupted after {len(checks)} of {len(live.loads)} live loads" if live.interrupted else ""
     if not checks:
-        return "no live run was finished"
+        return f"{cut or 'no live run was made'}: none came to its end"
     agreeing = sum(check.agrees for check in checks)
     loads = "; ".join(f"at {check.load:.4g} {_kept(check)}" for check in checks)
-    return f"live and simulated agree at {agreeing} of {len(checks)} loads ({loads})"
+    said = f"live and simulated agree at {agreeing} of {len(checks)} loads ({loads})"
+    if capacity is not None and live.shows_no_limit(capacity):
+        most = max(check.load for check in checks)
+        said += (
+            f"; the live runs did not show the limit (at {most:.4g} every target was kept, too), so the capacity is confirmed "
+            f"from below only"
+        )
+    return said + (cut and f"; {cut}")
 
 
 def _kept(check: LiveCheck) -> str:
@@ -104,8 +119,12 @@ def _kept(check: LiveCheck) -> str:
     return "only live is at target" if check.kept_live else "only the simulation is at target"
 
 
-def check_data(check: LiveCheck) -> dict[str, object]:
-    """For the results file."""
+def live_data(live: Confirmation) -> dict[str, object]:
+    """For the results file: the runs that came to their end, and the loads that were to be run."""
+    return {"live": [_check_data(check) for check in live.checks], "live_loads": list(live.loads)}
+
+
+def _check_data(check: LiveCheck) -> dict[str, object]:
     return {
         "load": check.load,
         "agrees": check.agrees,
@@ -125,10 +144,10 @@ def check_data(check: LiveCheck) -> dict[str, object]:
     }
 
 
-def codes_of(checks: Sequence[LiveCheck], *, interrupted: bool) -> list[ExitCode]:
+def codes_of(live: Confirmation, *, interrupted: bool) -> list[ExitCode]:
     """Exit codes of an answer and the live runs that confirm it; ``interrupted``: the answer itself was."""
-    codes = [ExitCode.OK]
-    if interrupted or any(check.result.interrupted for check in checks):
+    codes, checks = [ExitCode.OK], live.checks
+    if interrupted or live.interrupted:
         codes.append(ExitCode.INTERRUPTED)
     if any(check.result.target_failed is not None for check in checks):
         codes.append(ExitCode.BACKEND)

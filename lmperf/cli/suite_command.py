@@ -54,6 +54,9 @@ def run_suite_command(args: argparse.Namespace) -> ExitCode:
     for scenario, reason in result.skipped.items():
         console.print(f"skipped {scenario}: {reason}", soft_wrap=True)
     console.print(f"written: {directory / 'suite.json'}", soft_wrap=True)
+    if result.interrupted:
+        console.print("interrupted: the table is of the scenarios that were finished")
+        return ExitCode.INTERRUPTED
     return ExitCode.OK
 
 
@@ -63,6 +66,7 @@ def _write(directory: Path, result: SuiteResult) -> None:
         "suite": result.name,
         "rows": [row.data() for row in result.rows],
         "skipped": result.skipped,
+        "interrupted": result.interrupted,
     }
     (directory / "suite.json").write_bytes(msgspec.json.format(msgspec.json.encode(data), indent=2))
 

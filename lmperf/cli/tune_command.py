@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -12,13 +11,13 @@ from rich.console import Console
 from rich.table import Table
 
 from lmperf.cli.counting import counted
-from lmperf.cli.live_checks import check_data, codes_of, confirm_live, print_checks, refuse_missing_secrets
+from lmperf.cli.live_checks import codes_of, confirm_live, live_data, print_checks, refuse_missing_secrets
 from lmperf.cli.output import output_folder, results_folder
 from lmperf.cli.scenarios import named_scenario
 from lmperf.console import Progress, results_console
 from lmperf.exit_codes import ExitCode, worst
 from lmperf.scenario.faults import ScenarioError
-from lmperf.wiring.confirm import LiveCheck
+from lmperf.wiring.confirm import Confirmation
 from lmperf.wiring.offline import policy_choices
 from lmperf.wiring.tune import Trial, TuneAnswer, Tuner, efficient, tune
 from loadgen.offline.verdicts import Figure
@@ -40,28 +39,29 @@ def run(args: argparse.Namespace) -> ExitCode:
     choices = policy_choices(args.policies)
     progress = Progress(quiet=args.quiet)
     console = results_console()
-    checks: list[LiveCheck] = []
+    live = Confirmation()
     with Workers(args.processes) as workers:
         tuner = Tuner(scenario, seeds=args.seeds, workers=workers, on_runs=lambda what: counted(progress, what))
         with results_folder(output_folder(args, f"tune-{tuner.answer.raised.name}"), args.argv) as directory:
             progress.stage(f"{tuner.answer.raised.name}: baseline and raised load, {args.seeds} seeds a trial")
-            answer = tune(tuner, choices, on_trial=lambda state: _write(directory, state, ()))
+            answer = tune(tuner, choices, on_trial=lambda state: _write(directory, state, live))
             progress.done()
-            _write(directory, answer, ())
+            _write(directory, answer, live)
             _say(console, answer)
             best = answer.best
             if args.live and best is not None and not answer.interrupted:
                 variant = best.setting.of(answer.scenario)
-                for check in confirm_live(args, variant, (1.0,), directory, progress):
-                    checks.append(check)
-                    _write(directory, answer, checks)
-                print_checks(console, checks, what=f"the recommended setting, raised load ({best.setting.label})")
+                live = confirm_live(
+                    args, variant, (1.0,), directory, progress, on_check=lambda state: _write(directory, answer, state)
+                )
+                progress.done()
+                print_checks(console, live, what=f"the recommended setting, raised load ({best.setting.label})")
     console.print(f"written: {directory / FILE}", soft_wrap=True)
-    return _exit_code(answer, checks)
+    return _exit_code(answer, live)
 
 
-def _exit_code(answer: TuneAnswer, checks: Sequence[LiveCheck]) -> ExitCode:
-    return worst(codes_of(checks, interrupted=answer.interrupted))
+def _exit_code(answer: TuneAnswer, live: Confirmation) -> ExitCode:
+    return worst(codes_of(live, interrupted=answer.interrupted))
 
 
 def _say(console: Console, answer: TuneAnswer) -> None:
@@ -112,7 +112,7 @@ def recommendation(answer: TuneAnswer) -> str:
     return f"recommended: {best.setting.label}{own}: {kept} under the raised load: {attained}{stopped}."
 
 
-def _write(directory: Path, answer: TuneAnswer, checks: Sequence[LiveCheck]) -> None:
+def _write(directory: Path, answer: TuneAnswer, live: Confirmation) -> None:
     """Whole or not at all: a reader never sees half a file."""
     best, front = answer.best, efficient(answer.trials)
     data = {
@@ -121,7 +121,7 @@ def _write(directory: Path, answer: TuneAnswer, checks: Sequence[LiveCheck]) -> 
         "seeds": answer.seeds,
         "targets": answer.targets,
         **({"routing": answer.raised.routed} if answer.raised.routed else {}),
-        "interrupted": answer.interrupted,
+        "interrupted": answer.interrupted or live.interrupted,
         "recommendation": None
         if best is None
         else {
@@ -131,7 +131,7 @@ def _write(directory: Path, answer: TuneAnswer, checks: Sequence[LiveCheck]) -> 
             "attainment": {name: _figure(found) for name, found in answer.attained(best).items()},
         },
         "trials": [_trial(trial, efficient=trial in front) for trial in answer.trials],
-        "live": [check_data(check) for check in checks],
+        **live_data(live),
     }
     partial = directory / f"{FILE}.partial"
     partial.write_bytes(msgspec.json.format(msgspec.json.encode(data), indent=2))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from lmperf.scenario.server_specs import DEFAULT_PREFILL_TOKENS, DEFAULT_SEQUENCES
 from lmperf.wiring.capacity_study import Study
@@ -152,40 +151,50 @@ def find_capacity(
     target_rate: float | None = None,
     on_point: Callable[[CapacityAnswer], None] = lambda _: None,
     on_runs: Callable[[str], OnProgress] = lambda _: lambda done, total: None,  # noqa: ARG005 (no progress)
+    on_stage: Callable[[str], None] = lambda _: None,
 ) -> CapacityAnswer:
-    """Search for every policy in turn; ``on_point`` sees the answer after every load. An interrupt keeps what was found."""
+    """Search for every policy in turn; ``on_point`` sees the answer after every load, ``on_stage`` what is looked for next
+    where that may take long. An interrupt keeps what was found."""
     answer = CapacityAnswer(study, target_rate=target_rate)
-    for choice in choices:
-        found = PolicyCapacity(choice, Capacity(()))
-        answer.policies.append(found)
-
-        def evaluate(factor: float, *, replicas: int = 1, load: float | None = None, found: PolicyCapacity) -> Point:
-            choice = found.choice
-            what = f"{choice.label}: load {factor:.4g}" + (f" on {replicas} replicas" if load is not None else "")
-            runs = workers.map(promises_of_run, jobs_at(study, choice, factor, replicas), on_runs(what))
-            return point_of(study, factor if load is None else load, factor, runs)
-
-        def keep(capacity: Capacity, *, found: PolicyCapacity) -> None:
-            found.capacity = capacity
-            on_point(answer)
-
-        search = LoadSearch(
-            partial(evaluate, found=found),
-            start=_start(study),
-            tolerance=tolerance,
-            least=_least(study),
-            on_point=partial(keep, found=found),
-        )
-        found.capacity = search.run()
-        answer.interrupted = found.capacity.interrupted
-        if answer.interrupted:
-            break
-        if target_rate is not None:
-            _count_replicas(answer, found, partial(evaluate, found=found), on_point)
+    try:
+        for choice in choices:
+            found = PolicyCapacity(choice, Capacity(()))
+            answer.policies.append(found)
+            _search(answer, found, workers, tolerance, on_point, on_runs, on_stage)
             if answer.interrupted:
                 break
+    except KeyboardInterrupt:
+        answer.interrupted = True
     on_point(answer)
     return answer
+
+
+def _search(
+    answer: CapacityAnswer,
+    found: PolicyCapacity,
+    workers: Workers,
+    tolerance: float,
+    on_point: Callable[[CapacityAnswer], None],
+    on_runs: Callable[[str], OnProgress],
+    on_stage: Callable[[str], None],
+) -> None:
+    """One policy: its capacity, then the replicas where a rate was asked for."""
+    study, choice = answer.study, found.choice
+
+    def evaluate(factor: float, *, replicas: int = 1, load: float | None = None) -> Point:
+        what = f"{choice.label}: load {factor:.4g}" + (f" on {replicas} replicas" if load is not None else "")
+        runs = workers.map(promises_of_run, jobs_at(study, choice, factor, replicas), on_runs(what))
+        return point_of(study, factor if load is None else load, factor, runs)
+
+    def keep(capacity: Capacity) -> None:
+        found.capacity = capacity
+        on_point(answer)
+
+    search = LoadSearch(evaluate, start=_start(study), tolerance=tolerance, least=_least(study), on_point=keep)
+    found.capacity = search.run()
+    answer.interrupted = found.capacity.interrupted
+    if answer.target_rate is not None and not answer.interrupted:
+        _count_replicas(answer, found, evaluate, on_point, on_stage)
 
 
 def _start(study: Study) -> float:
@@ -207,6 +216,7 @@ def _count_replicas(
     found: PolicyCapacity,
     evaluate: Callable[..., Point],
     on_point: Callable[[CapacityAnswer], None],
+    on_stage: Callable[[str], None],
 ) -> None:
     point, rate = found.capacity.found, answer.target_rate
     if point is None or rate is None:
@@ -214,6 +224,8 @@ def _count_replicas(
     factor = answer.study.factor_for(rate)
     # Behind one queue, k replicas do at least as well as each with its own k-th part, which is the guess.
     found.by_proportion = guess = max(1, math.ceil(factor / point.load - 1e-9))
+    runs = len(answer.study.seeds)
+    on_stage(f"{found.choice.label}: replicas for {rate:,.6g} requests/s, {runs} runs each, {guess:,} replicas first")
 
     def keep(fleet: Fleet) -> None:
         found.fleet = fleet

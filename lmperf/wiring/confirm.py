@@ -7,8 +7,8 @@ the limits do not tell them apart at 5% (Fisher's exact test): a short run tells
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lmperf.scenario.load import Scenario
@@ -92,6 +92,21 @@ class LiveCheck:
         return all(t.simulated is None or t.simulated >= t.target for t in self.tenants)
 
 
+@dataclass(slots=True)
+class Confirmation:
+    """The loads to run live, and the runs that came to their end, in that order. ``interrupted``: the next was cut, so what
+    it saw is of another run than the one that was simulated, and is not among them."""
+
+    loads: tuple[float, ...] = ()
+    checks: list[LiveCheck] = field(default_factory=list)
+    interrupted: bool = False
+
+    def shows_no_limit(self, capacity: float) -> bool:
+        """True when live runs came to their end above ``capacity``, and none there, or below, missed a target."""
+        above = any(check.load > capacity for check in self.checks)
+        return above and all(check.valid and check.kept_live for check in self.checks)
+
+
 def confirm(
     scenario: Scenario,
     loads: Sequence[float],
@@ -101,17 +116,26 @@ def confirm(
     percentiles: tuple[float, ...],
     run: RunLive,
     on_load: Callable[[float, int, int], None] = lambda _load, _number, _total: None,
-) -> Iterable[LiveCheck]:
-    """A live run at each load, in turn, each into a folder of its own; ends after one that was interrupted."""
-    for number, load in enumerate(loads, start=1):
-        on_load(load, number, len(loads))
-        variant = shortened(scaled(scenario, load), duration_s)
-        plan = resolved(variant)
-        options = LiveOptions(directory=directory / f"live-{load:.3g}", percentiles=percentiles)
-        result = run(variant, plan, options)
-        yield LiveCheck(load, _checks(plan, result), result)
-        if result.interrupted:
-            return
+    on_check: Callable[[Confirmation], None] = lambda _: None,
+) -> Confirmation:
+    """A live run at each load, in turn, each into a folder of its own, until one is interrupted; ``on_check`` sees every new
+    state."""
+    found = Confirmation(tuple(loads))
+    try:
+        for number, load in enumerate(loads, start=1):
+            on_load(load, number, len(loads))
+            variant = shortened(scaled(scenario, load), duration_s)
+            plan = resolved(variant)
+            options = LiveOptions(directory=directory / f"live-{load:.3g}", percentiles=percentiles)
+            result = run(variant, plan, options)
+            if result.interrupted:
+                raise KeyboardInterrupt
+            found.checks.append(LiveCheck(load, _checks(plan, result), result))
+            on_check(found)
+    except KeyboardInterrupt:
+        found.interrupted = True
+        on_check(found)
+    return found
 
 
 def _checks(plan: Plan, result: RunResult) -> tuple[TenantCheck, ...]:

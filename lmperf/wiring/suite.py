@@ -80,13 +80,14 @@ def _data(found: Figure) -> dict[str, float | None]:
     }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SuiteResult:
-    """``skipped``: scenario to reason."""
+    """``skipped``: scenario to reason. ``interrupted``: some are missing."""
 
     name: str
     rows: list[SuiteRow] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
+    interrupted: bool = False
 
     @property
     def scenarios(self) -> list[str]:
@@ -156,23 +157,30 @@ def run_suite(
     on_scenario: Callable[[str], OnProgress] = lambda _: lambda done, total: None,  # noqa: ARG005 (no progress)
     on_rows: Callable[[SuiteResult], None] = lambda _: None,
 ) -> SuiteResult:
-    """Run every scenario; ``on_rows`` is told after each, so that an interrupted suite keeps what is finished."""
+    """Run every scenario; ``on_rows`` is told after each. An interrupted suite keeps the scenarios that are finished."""
     if name not in SUITES:
         raise ScenarioError.single("<flags>", f"--suite {name!r} is not known", one_of(name, SUITES))
     result = SuiteResult(name)
-    for scenario_name in SUITES[name]:
-        overrides = [f"seed={first_seed}", *settings]
-        if scenario_name in NEED_A_TRACE:
-            if trace is None or not trace.is_file():
-                result.skipped[scenario_name] = "needs the Azure LLM 2023 conversation trace: --trace FILE"
-                continue
-            overrides.append(f"trace.path={trace}")
-        scenario = load_scenario(find_scenario(scenario_name), overrides=overrides, known=installed())
-        answer = simulate_scenario(
-            scenario, choices, seeds, processes=processes, on_progress=on_scenario(scenario_name)
-        )
-        by_label = {choice.label: choice for choice in choices}
-        for verdict in answer.comparisons[0].verdicts:
-            result.rows.append(SuiteRow(scenario_name, by_label[verdict.label], verdict))
+    try:
+        for scenario_name in SUITES[name]:
+            overrides = [f"seed={first_seed}", *settings]
+            if scenario_name in NEED_A_TRACE:
+                if trace is None or not trace.is_file():
+                    result.skipped[scenario_name] = "needs the Azure LLM 2023 conversation trace: --trace FILE"
+                    continue
+                overrides.append(f"trace.path={trace}")
+            scenario = load_scenario(find_scenario(scenario_name), overrides=overrides, known=installed())
+            answer = simulate_scenario(
+                scenario, choices, seeds, processes=processes, on_progress=on_scenario(scenario_name)
+            )
+            if answer.cells.interrupted:
+                # Its rows would rest on fewer seeds than the others.
+                raise KeyboardInterrupt
+            by_label = {choice.label: choice for choice in choices}
+            for verdict in answer.comparisons[0].verdicts:
+                result.rows.append(SuiteRow(scenario_name, by_label[verdict.label], verdict))
+            on_rows(result)
+    except KeyboardInterrupt:
+        result.interrupted = True
         on_rows(result)
     return result

@@ -13,6 +13,7 @@ import time
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -22,12 +23,14 @@ from hypothesis import strategies as st
 from scipy import optimize, stats
 
 from lmperf.__main__ import main
+from lmperf.cli.live_checks import agreement, codes_of
 from lmperf.cli.run_command import run_once
 from lmperf.console import Progress
+from lmperf.exit_codes import ExitCode
 from lmperf.scenario.load import load_scenario, scenario_from_text
 from lmperf.wiring.capacity import find_capacity, jobs_at, own_choice
 from lmperf.wiring.capacity_study import study_of
-from lmperf.wiring.confirm import TenantCheck, confirm
+from lmperf.wiring.confirm import Confirmation, LiveCheck, TenantCheck, confirm
 from lmperf.wiring.known import installed
 from lmperf.wiring.saturation import resolve_with_saturation
 from lmperf.wiring.sources import SourceError
@@ -545,14 +548,25 @@ def test_a_live_confirmation_runs_the_load_that_was_simulated(tmp_path):
     text = scenario_text("constant", duration_s=300, wait_s=5.0, attainment=0.9)
     (tmp_path / "s.yaml").write_text(text.replace("warmup_s: 5\n", ""))
     scenario = load_scenario(tmp_path / "s.yaml", known=installed())
-    (check,) = confirm(
+    told = []
+
+    def run(variant, plan, options):
+        if told:
+            raise KeyboardInterrupt
+        return run_once(variant, plan, options, Progress(quiet=True))
+
+    found = confirm(
         pinned(scenario, resolve_with_saturation(scenario)),
-        [0.5],
+        [0.5, 0.6, 0.7],
         duration_s=2.0,
         directory=tmp_path,
         percentiles=(50.0, 99.0),
-        run=lambda variant, plan, options: run_once(variant, plan, options, Progress(quiet=True)),
+        run=run,
+        on_check=lambda state: told.append((len(state.checks), state.interrupted)),
     )
+    assert told == [(1, False), (1, True)]
+    assert found.loads == (0.5, 0.6, 0.7)
+    (check,) = found.checks
     (tenant,) = check.tenants
     assert tenant.simulated == 1.0
     assert tenant.live is not None
@@ -560,3 +574,34 @@ def test_a_live_confirmation_runs_the_load_that_was_simulated(tmp_path):
     again = load_scenario(tmp_path / "live-0.5/scenario.resolved.yaml", known=installed())
     assert again.model.tenants["only"].rate == RATE / 2
     assert again.model.duration_s == 2.0
+
+
+def confirmed(*live, loads=(0.9, 1.0, 1.1), interrupted=False):
+    """Live runs at ``loads``, as far as there are attainments, of which the simulation says 100, 100 and 80%."""
+    checks = [
+        LiveCheck(
+            load,
+            (TenantCheck("a", 0.9, Attainment(met, 100), Attainment(simulated, 100)),),
+            SimpleNamespace(target_failed=None, summary=SimpleNamespace(validity=SimpleNamespace(valid=True))),
+        )
+        for load, met, simulated in zip(loads, live, (100, 100, 80), strict=False)
+    ]
+    return Confirmation(loads, checks, interrupted)
+
+
+def test_live_runs_that_were_cut_are_not_counted_and_those_that_are_missing_are_said():
+    """One of three was whole: nothing is said of three, or of two."""
+    said = agreement(confirmed(100, interrupted=True), 1.0)
+    assert "agree at 1 of 1 loads" in said
+    assert said.endswith("interrupted after 1 of 3 live loads")
+    assert codes_of(confirmed(100, interrupted=True), interrupted=False) == [ExitCode.OK, ExitCode.INTERRUPTED]
+    assert "interrupted after 0 of 3 live loads" in agreement(confirmed(interrupted=True), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("live", "from_below"), [((100, 100, 100), True), ((100, 100, 80), False), ((80, 100, 100), False), ((100,), False)]
+)
+def test_a_capacity_that_no_live_run_exceeded_is_confirmed_from_below_only(live, from_below):
+    """Where the load above it kept every target live, the limit was not seen; a setting has no limit to be shown."""
+    assert ("confirmed from below only" in agreement(confirmed(*live), 1.0)) is from_below
+    assert "from below" not in agreement(confirmed(*live))

@@ -123,7 +123,7 @@ def test_a_live_confirmation_of_moving_slots_moves_them(tmp_path):
         raise InterruptedError
 
     with pytest.raises(InterruptedError):
-        list(confirm(setting.of(scenario()), (1.0,), duration_s=5, directory=tmp_path, percentiles=(50.0,), run=run))
+        confirm(setting.of(scenario()), (1.0,), duration_s=5, directory=tmp_path, percentiles=(50.0,), run=run)
     (plan,) = seen
     assert auto_of(plan) == cell_of_plan(plan).auto == usual_rule(Follows.WAITING)
 

@@ -15,7 +15,7 @@ from lmperf.cli.comparison_text import print_verdicts
 from lmperf.cli.live_checks import print_checks
 from lmperf.cli.suite_command import _other_figures
 from lmperf.cli.suite_command import _table as suite_table
-from lmperf.wiring.confirm import TenantCheck
+from lmperf.wiring.confirm import Confirmation, TenantCheck
 from lmperf.wiring.offline import PolicyChoice
 from lmperf.wiring.regression import Difference, Reading
 from lmperf.wiring.suite import SuiteResult, SuiteRow
@@ -56,7 +56,7 @@ def checked(share):
     seen = Attainment(round(share * 100_000), 100_000)
     check = SimpleNamespace(load=1.0, tenants=[TenantCheck("chat", 0.9, seen, seen)], agrees=True, valid=True)
     check.kept_live = check.kept_simulated = False
-    return check
+    return Confirmation((1.0,), [check])
 
 
 TABLES = {
@@ -73,7 +73,7 @@ TABLES = {
     "suite": (2, 2, lambda share: lambda console: console.print(suite_table(suite(share), 5))),
     "suite means": (2, 2, lambda share: lambda console: console.print(_other_figures(suite(share)))),
     "capacity": (1, 1, lambda share: lambda console: console.print(attained_text(Attained(0.9, share, 10_000, None)))),
-    "live checks": (1, 2, lambda share: lambda console: print_checks(console, [checked(share)], what="these")),
+    "live checks": (1, 2, lambda share: lambda console: print_checks(console, checked(share), what="these")),
 }
 """By name: which of the words in SHOWN, how often, and the table."""
 
