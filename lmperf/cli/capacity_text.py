@@ -59,9 +59,14 @@ def sentence(answer: CapacityAnswer, found: PolicyCapacity) -> str:
     if point is None and not capacity.points:
         return f"{label}: no load was tried."
     if point is None:
-        tried = f" (tried down to {capacity.points[0].load:.3g})" if capacity.points else ""
+        lowest, high = capacity.points[0].load, capacity.high
+        tried = f"tried down to {lowest:.3g}"
         who = f": {capacity.first_to_break} misses its target" if capacity.first_to_break else ""
-        return f"{label}: no load keeps every tenant's target{tried}{who}."
+        if high is None:
+            more = "but no miss is shown: more seeds or a longer duration_s would decide it"
+            return f"{label}: at no load is every tenant at its target ({tried}){who}, {more}."
+        shown = "" if high == lowest else f"; shown from {high:.3g} up"
+        return f"{label}: no load keeps every tenant's target ({tried}{shown}){who}."
     per_tenant = ", ".join(f"{name} {rate:,.2f}" for name, rate in point.rates.items())
     said = (
         f"{label}: every tenant is at its target up to {point.load:.4g} times the scenario's load{_interval(found)}, "
@@ -80,7 +85,7 @@ def sentence(answer: CapacityAnswer, found: PolicyCapacity) -> str:
 
 def _interval(found: PolicyCapacity) -> str:
     capacity = found.capacity
-    if all(t.interval is None for point in capacity.points for t in point.tenants.values()):
+    if capacity.high is None and not any(point.has_interval for point in capacity.points):
         return " (no interval: too few seeds)"
     low = "not shown" if capacity.low is None else f"{capacity.low:.4g}"
     high = "not shown" if capacity.high is None else f"{capacity.high:.4g}"
@@ -173,7 +178,7 @@ def _tenants_data(tenants: Mapping[str, Attained]) -> dict[str, object]:
         name: {
             "attainment": tenant.share,
             "low": None if tenant.interval is None else tenant.interval.low,
-            "high": None if tenant.interval is None else tenant.interval.high,
+            "high": tenant.at_most if tenant.interval is None else tenant.interval.high,
             "target": tenant.target,
             "requests": tenant.requests,
             "verdict": tenant.verdict.value,

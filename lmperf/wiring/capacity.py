@@ -20,6 +20,7 @@ from loadgen.offline.replicas import ReplicatedJob, promises_of_run
 from loadgen.offline.search import Capacity, Fleet, LoadSearch, Point, TenantRun, attained, fewest_replicas
 from loadgen.offline.workers import Workers
 from scheduler.slots import Slots
+from tenants.measures.intervals import MIN_SEEDS
 from tenants.tenant import Contract, Tenant
 
 _START_OF_SATURATION = 0.9
@@ -73,6 +74,7 @@ def jobs_at(study: Study, choice: PolicyChoice, factor: float, replicas: int = 1
             ),
             replicas=replicas,
             one_realisation=study.one_realisation,
+            few_seeds=len(study.seeds) < MIN_SEEDS,
         )
         for seed in study.seeds
     ]

@@ -18,11 +18,13 @@ from tenants.measures.evidence import Evidence
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicatedJob:
-    """``one_realisation``: no other seed gives another run, so its interval comes from blocks of its own time."""
+    """``one_realisation``: no other seed gives another run, so its interval comes from blocks of its own time.
+    ``few_seeds``: too few for an interval over them, so it is asked what the run proves by itself."""
 
     cell: CellJob
     replicas: int = 1
     one_realisation: bool = False
+    few_seeds: bool = False
 
     def __post_init__(self) -> None:
         if self.replicas < 1:
@@ -56,8 +58,16 @@ def promises_of_run(job: ReplicatedJob) -> Mapping[str, TenantRun]:
             cell.cost.prompt_weight * float(rows.prompt_tokens.clip(min=0).sum())
             + cell.cost.output_weight * float(rows.output_tokens.clip(min=0).sum())
         )  # fmt: skip
-        interval = None
-        if job.one_realisation and tenant.slo.has_limits:
-            _, interval = Evidence.of(tenant.name, [columns]).attainment(tenant.slo)
-        found[tenant.name] = TenantRun(met=share.met, total=share.total, cost=cost, interval=interval)
+        interval = upper = None
+        if (job.one_realisation or job.few_seeds) and tenant.slo.has_limits:
+            evidence = Evidence.of(tenant.name, [columns])
+            _, interval = evidence.attainment(tenant.slo)
+            upper = interval or evidence.share_at_most(tenant.slo)
+        found[tenant.name] = TenantRun(
+            met=share.met,
+            total=share.total,
+            cost=cost,
+            interval=interval if job.one_realisation else None,
+            at_most=None if upper is None else upper.high,
+        )
     return found

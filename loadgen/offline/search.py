@@ -35,22 +35,26 @@ LARGEST_STEP = 2.0
 @dataclass(frozen=True, slots=True)
 class TenantRun:
     """One tenant in one run: ``met`` of ``total`` judged requests met its limits; ``cost`` of all of them in cost units.
-    ``interval``: of this run alone, where one run is all there is."""
+    ``interval``: of this run alone, where one run is all there is; ``at_most``: the upper end of its share, as far as it
+    proves one by itself."""
 
     met: int
     total: int
     cost: float = 0.0
     interval: Interval | None = None
+    at_most: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Attained:
-    """A tenant's attainment over all runs of a point; None without requests; ``interval`` None when it cannot be told."""
+    """A tenant's attainment over all runs of a point; None without requests; ``interval`` None when it cannot be told, and
+    then ``at_most`` is what the share is at most, if anything is proven: few runs may show a promise broken, never kept."""
 
     target: float
     share: float | None
     requests: int
     interval: Interval | None
+    at_most: float | None = None
 
     @property
     def at_target(self) -> bool:
@@ -60,7 +64,8 @@ class Attained:
     @property
     def verdict(self) -> Verdict:
         if self.interval is None:
-            return Verdict.UNDECIDED
+            missed = self.at_most is not None and self.at_most < self.target
+            return Verdict.BROKEN if missed else Verdict.UNDECIDED
         if self.interval.low >= self.target:
             return Verdict.KEPT
         return Verdict.BROKEN if self.interval.high < self.target else Verdict.UNDECIDED
@@ -73,22 +78,30 @@ class Attained:
 
 def attained(runs: Sequence[TenantRun], target: float) -> Attained:
     """Pooled over runs. The interval is Student's t over the runs' shares, widened to the exact binomial one of as many
-    independent requests as the spread over runs says there were; with one run its own."""
+    independent requests as the spread over runs says there were; with one run its own. Where there is none, the share is at
+    most what every run by itself leaves possible."""
     met, total = sum(run.met for run in runs), sum(run.total for run in runs)
     if not total:
         return Attained(target, None, 0, None)
     share = met / total
     if len(runs) == 1:
-        return Attained(target, share, total, runs[0].interval)
+        return Attained(target, share, total, runs[0].interval, _at_most(runs))
     shares = [run.met / run.total for run in runs if run.total]
     over_runs = t_interval(shares)
     if over_runs is None:
-        return Attained(target, share, total, None)
+        return Attained(target, share, total, None, _at_most(runs))
     effect = 1.0
     if 0 < share < 1:
         effect = max(1.0, float(np.var(shares, ddof=1)) / len(shares) / (share * (1 - share) / total))
     exact = clopper_pearson(met / effect, total / effect)
     return Attained(target, share, total, wider(replace(over_runs.clipped(0.0, 1.0), value=share), exact))
+
+
+def _at_most(runs: Sequence[TenantRun]) -> float | None:
+    """The most that any run leaves possible; None where one with requests proves nothing."""
+    ends = [run.at_most for run in runs if run.total]
+    known = [end for end in ends if end is not None]
+    return max(known) if known and len(known) == len(ends) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +123,11 @@ class Point:
     @property
     def verdict(self) -> Verdict:
         return overall(tenant.verdict for tenant in self.tenants.values())
+
+    @property
+    def has_interval(self) -> bool:
+        """False with too few runs: then no tenant is ever shown to keep its target."""
+        return any(tenant.interval is not None for tenant in self.tenants.values())
 
     @property
     def first_to_break(self) -> str | None:
@@ -191,7 +209,8 @@ class LoadSearch:
         try:
             self._at(self._start)
             self._close(lambda point: point.at_target)
-            if self._state().found is not None and any(p.verdict is not Verdict.UNDECIDED for p in self._ordered()):
+            told = any(p.has_interval and p.verdict is not Verdict.UNDECIDED for p in self._ordered())
+            if told and self._state().found is not None:
                 self._close_kept()
             if self._state().failing is not None:
                 self._close_broken()
@@ -341,7 +360,7 @@ def fewest_replicas(
             high, low = (middle, low) if enough(middle) else (high, middle)
         for count in range(high, min(high + 3, most) + 1):
             enough(count)
-            if points[count].verdict is Verdict.KEPT or all(t.interval is None for t in points[count].tenants.values()):
+            if points[count].verdict is Verdict.KEPT or not points[count].has_interval:
                 break
     except KeyboardInterrupt:
         return state(interrupted=True)

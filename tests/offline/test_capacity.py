@@ -171,6 +171,30 @@ def test_few_seeds_have_no_interval_and_so_no_verdict():
     assert (nobody.share, nobody.at_target, nobody.verdict) == (None, True, Verdict.UNDECIDED)
 
 
+def test_few_seeds_may_show_a_promise_broken():
+    """Where every run by itself leaves less possible than the target; one that proves nothing leaves it undecided."""
+    runs = [TenantRun(0, 100, at_most=0.05), TenantRun(10, 100, at_most=0.3)]
+    assert attained(runs, 0.95).verdict is Verdict.BROKEN
+    assert attained(runs, 0.25).verdict is Verdict.UNDECIDED
+    assert attained([*runs, TenantRun(0, 1)], 0.95).verdict is Verdict.UNDECIDED
+    assert attained(runs[:1], 0.95).verdict is Verdict.BROKEN
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_a_target_that_nobody_attains_is_broken_with_any_number_of_seeds(seeds, tmp_path):
+    """A first token is asked for sooner than it can come: sentence, verdict and exit code say the same."""
+    one_at_a_time(tmp_path)
+    text = scenario_text("poisson", duration_s=300, wait_s=-SERVICE_S / 2, attainment=0.95)
+    (tmp_path / "s.yaml").write_text(text)
+    with chdir(tmp_path):
+        code = main(["capacity", "s.yaml", "--seeds", str(seeds), "--processes", "1", "--output-dir", "out"])
+    data = json.loads((tmp_path / "out/capacity.json").read_bytes())
+    (policy,) = data["policies"]
+    assert {point["verdict"] for point in policy["points"] if point["tenants"]["only"]["requests"] > 100} == {"broken"}
+    assert "no load keeps every tenant's target" in policy["sentence"]
+    assert code == 99
+
+
 @given(needed=st.integers(1, 300), guess=st.integers(1, 300))
 @settings(max_examples=80, deadline=None)
 def test_the_fewest_replicas_are_found_from_any_guess(needed, guess):
