@@ -57,6 +57,8 @@ def run(args: argparse.Namespace) -> ExitCode:
                 return ExitCode.INTERRUPTED
         progress.stage("[3 of 3] the trace captured under fifo, simulated under every policy")
         answer = _simulated(directory / "live-fifo", directory)
+        if answer.interrupted:
+            return ExitCode.INTERRUPTED
     _conclude(console, live, answer, directory)
     # Broken SLOs are what the demo shows, and a busy machine is said so in a banner: neither is a failure of the demo.
     return ExitCode.OK

@@ -89,16 +89,19 @@ def _scenario(args: argparse.Namespace, choices: Sequence[PolicyChoice]) -> Work
             scenario, choices, seeds, processes=args.processes, on_progress=_counted(progress, "simulated runs")
         )
         progress.done()
-        if not all(comparison.verdicts for comparison in answer.comparisons):
-            # Interrupted before any policy had both loads: there is nothing to compare.
-            raise KeyboardInterrupt
-        whole = len({seed for _, _, seed in answer.cells.results}) if answer.cells.interrupted else seeds
-        _say_scenario(console, answer, whole)
+        cells = answer.cells
+        # Interrupted before any policy had both loads, there is nothing to compare.
+        answer = replace(answer, comparisons=[each for each in answer.comparisons if each.verdicts])
+        if answer.comparisons:
+            whole = len({seed for _, _, seed in cells.results}) if cells.interrupted else seeds
+            _say_scenario(console, answer, whole)
         comparisons = [(c.noisy, c.verdicts) for c in answer.comparisons]
-        _write(directory, comparisons, command=args.argv, answer=answer, routed=answer.plan.routed)
-        if answer.cells.interrupted:
-            done, planned = len(answer.cells.results), len(list(answer.experiment.jobs()))
-            console.print(f"interrupted: {done} of {planned} simulated runs; figures are of what was finished")
+        routed, interrupted = answer.plan.routed, cells.interrupted
+        _write(directory, comparisons, command=args.argv, answer=answer, routed=routed, interrupted=interrupted)
+        if interrupted:
+            done, planned = len(cells.results), len(list(answer.experiment.jobs()))
+            what = "figures are of what was finished" if comparisons else "too few to compare anything"
+            console.print(f"interrupted: {done} of {planned} simulated runs; {what}", soft_wrap=True)
             raise KeyboardInterrupt
 
     return work
@@ -142,36 +145,34 @@ def _trace(args: argparse.Namespace, choices: Sequence[PolicyChoice]) -> Work:
                 console.print(f"calibration: {warning}", soft_wrap=True)
         scratch = directory.absolute()
         answer = replay_policies(captured, server, fit, choices, scratch=scratch, on_stage=progress.stage)
-        if what_if is not None:
+        counted = _counted(progress, "simulated runs")
+        if what_if is not None and not answer.interrupted:
             progress.stage(f"what if: {what_if.text}")
-            counted = _counted(progress, "simulated runs")
-            found = compare(
-                what_if, captured, server, choices, processes=args.processes, scratch=scratch, on_progress=counted
-            )
-            answer = replace(answer, comparisons=[found])
-            progress.done()
-            say_trace(console, answer, what_if.text, routed)
-            _write(
-                directory,
-                [(found.noisy, found.verdicts)],
-                command=args.argv,
-                answer=answer,
-                what_if=what_if.text,
-                routed=routed,
-            )
-            return
-        progress.stage("deriving baseline and raised loads")
-        answer = simulate_trace(
-            answer,
-            choices,
-            processes=args.processes,
-            scratch=scratch,
-            on_progress=_counted(progress, "simulated runs"),
-        )
+            try:
+                found = compare(
+                    what_if, captured, server, choices, processes=args.processes, scratch=scratch, on_progress=counted
+                )
+                answer = replace(answer, comparisons=[found])
+            except KeyboardInterrupt:
+                answer = replace(answer, interrupted=True)
+        elif not answer.interrupted:
+            progress.stage("deriving baseline and raised loads")
+            answer = simulate_trace(answer, choices, processes=args.processes, scratch=scratch, on_progress=counted)
         progress.done()
-        say_trace(console, answer, routed=routed)
-        comparisons = [(c.noisy, c.verdicts) for c in answer.comparisons]
-        _write(directory, comparisons, command=args.argv, answer=answer, routed=routed)
+        text = None if what_if is None else what_if.text
+        say_trace(console, answer, text, routed)
+        _write(
+            directory,
+            [(each.noisy, each.verdicts) for each in answer.comparisons],
+            command=args.argv,
+            answer=answer,
+            what_if=text,
+            routed=routed,
+            interrupted=answer.interrupted,
+        )
+        if answer.interrupted:
+            console.print("interrupted: what is not above was not simulated to its end", soft_wrap=True)
+            raise KeyboardInterrupt
 
     return work
 
@@ -189,6 +190,8 @@ def say_trace(console: Console, answer: TraceAnswer, what_if: str | None = None,
     )
     print_reproduction(console, answer.reproduction, answer.captured.arrivals)
     print_as_captured(console, answer.as_captured)
+    if not answer.comparisons:
+        return
     if what_if is not None:
         console.print(
             f"what if ({what_if}): below, the baseline is the trace as captured and the raised load is that difference"
@@ -215,7 +218,9 @@ def _write(
     answer: ScenarioAnswer | TraceAnswer,
     what_if: str | None = None,
     routed: str = "",
+    interrupted: bool,
 ) -> None:
+    """The comparison as data, and, where anything is to be compared, as a page."""
     data = [
         {"noisy": list(noisy), "policies": [msgspec.to_builtins(verdict) for verdict in verdicts]}
         for noisy, verdicts in comparisons
@@ -223,13 +228,15 @@ def _write(
     (directory / "comparison.json").write_bytes(
         msgspec.json.format(
             msgspec.json.encode(
-                {"schema": "lmperf.comparison/1.0", "comparisons": data}
+                {"schema": "lmperf.comparison/1.0", "interrupted": interrupted, "comparisons": data}
                 | ({} if what_if is None else {"what_if": what_if})
                 | ({"routing": routed} if routed else {})
             ),
             indent=2,
         )
     )
+    if not comparisons:
+        return
     fidelity = None
     if isinstance(answer, TraceAnswer):
         tenants = answer.captured.tenants

@@ -173,7 +173,8 @@ def _relative_growth(base: Plan, raised: Plan) -> dict[str, float]:
 @dataclass(frozen=True, slots=True)
 class TraceAnswer:
     """``fit``: None when a server model was given. ``reproduction``: the captured run against its own simulation.
-    ``as_captured``: every policy on the captured arrivals. ``comparisons``: baseline against raised loads, derived."""
+    ``as_captured``: every policy on the captured arrivals. ``comparisons``: baseline against raised loads, derived.
+    ``interrupted``: some of these are missing."""
 
     captured: CapturedRun
     server: ServerModelSpec
@@ -184,6 +185,7 @@ class TraceAnswer:
     as_captured: dict[str, Recorder]
     saturation: float | None = None
     comparisons: list[Comparison] = field(default_factory=list)
+    interrupted: bool = False
 
 
 def replay_policies(
@@ -196,7 +198,7 @@ def replay_policies(
     on_stage: Callable[[str], None] = lambda _: None,
 ) -> TraceAnswer:
     """Reproduce the captured run, and replay its arrivals under every policy. ``scratch``: the folder whose disk holds
-    the rows of the runs meanwhile; None: memory does."""
+    the rows of the runs meanwhile; None: memory does. An interrupt after the reproduction keeps what is finished."""
 
     def replayed(choice: PolicyChoice) -> Recorder:
         return record_cell(replace(as_captured(captured, server, choice), scratch=scratch))
@@ -205,6 +207,13 @@ def replay_policies(
     measured = record_trace(captured.trace, captured.tenants, scratch=scratch)
     reproduced = replayed(captured.policy)
     on_stage("replaying it under every policy")
+    under: dict[str, Recorder] = {}
+    interrupted = False
+    try:
+        for choice in choices:
+            under[choice.label] = replayed(choice)
+    except KeyboardInterrupt:
+        interrupted = True
     return TraceAnswer(
         captured=captured,
         server=server,
@@ -212,7 +221,8 @@ def replay_policies(
         measured=measured,
         reproduction=fidelity(measured, reproduced),
         reproduced=reproduced,
-        as_captured={choice.label: replayed(choice) for choice in choices},
+        as_captured=under,
+        interrupted=interrupted,
     )
 
 
@@ -225,14 +235,20 @@ def simulate_trace(
     on_progress: OnProgress | None = None,
 ) -> TraceAnswer:
     """The answer with baseline and raised loads derived from the trace (docs/definitions.md, "Growing a trace").
-    ``scratch``: as in :func:`replay_policies`."""
+    ``scratch``: as in :func:`replay_policies`. An interrupt keeps the raised loads that are finished."""
     captured, server = answer.captured, answer.server
     recorded = replace(captured.recipe, recorded=True)
-    rate = saturation_of_servers(recorded, server, captured.all_slots, captured.cost)
-    comparisons = [
-        _derived(captured, server, choices, rate, noisy, processes=processes, scratch=scratch, on_progress=on_progress)
-        for noisy in _growers(captured)
-    ]
+    comparisons: list[Comparison] = []
+    rate = answer.saturation
+    try:
+        rate = saturation_of_servers(recorded, server, captured.all_slots, captured.cost)
+        for noisy in _growers(captured):
+            found = _derived(
+                captured, server, choices, rate, noisy, processes=processes, scratch=scratch, on_progress=on_progress
+            )
+            comparisons.append(found)
+    except KeyboardInterrupt:
+        return replace(answer, saturation=rate, comparisons=comparisons, interrupted=True)
     return replace(answer, saturation=rate, comparisons=comparisons)
 
 

@@ -121,13 +121,33 @@ def test_a_stopped_search_says_what_it_found_and_leaves_no_process(command, how,
 
 @pytest.mark.parametrize("how", SIGNALS)
 def test_a_stopped_comparison_leaves_no_process(how, tmp_path):
-    """Of a simulation over seeds: 105 and no traceback, whatever was finished."""
+    """Of a simulation over seeds: 105, no traceback, and a whole file, whatever was finished."""
     numbers, group = SIGNALS[how]
-    found = Stopped(tmp_path, "simulate", "slow.yaml", "--seeds", 8, numbers=numbers, group=group)
+    args = ("simulate", "slow.yaml", "--policies", "fifo,wfq", "--seeds", 8)
+    found = Stopped(tmp_path, *args, numbers=numbers, group=group)
     assert found.left == []
     assert found.code == 105, found.err
     assert "Traceback" not in found.err
-    assert "interrupted" in found.out + found.err
+    assert "of 32 simulated runs" in found.out
+    assert found.json("comparison.json")["interrupted"] is True
+
+
+def test_what_was_replayed_of_a_trace_is_kept(tmp_path):
+    """Stopped while loads are derived from it: the reproduction, and every policy on the captured arrivals."""
+    rows = tmp_path / "trace.jsonl"
+    rows.write_text(
+        "".join(
+            json.dumps({"timestamp": 60 * i, "input_length": 300 + i % 7, "output_length": 200, "hash_ids": []}) + "\n"
+            for i in range(40_000)
+        )
+    )
+    args = ("simulate", str(rows), "--policies", "fifo,wfq", "--server-model", "h200-llama-8b")
+    found = Stopped(tmp_path, *args, numbers=[signal.SIGTERM], group=False)
+    assert found.left == []
+    assert found.code == 105, found.err
+    assert "captured arrivals under each policy" in found.out
+    assert "interrupted: what is not above" in found.out
+    assert found.json("comparison.json") == {"schema": "lmperf.comparison/1.0", "interrupted": True, "comparisons": []}
 
 
 def test_workers_end_with_a_parent_that_is_killed(tmp_path):
