@@ -226,8 +226,10 @@ def _count_replicas(
     factor = answer.study.factor_for(rate)
     # Behind one queue, k replicas do at least as well as each with its own k-th part, which is the guess.
     found.by_proportion = guess = max(1, math.ceil(factor / point.load - 1e-9))
-    runs = len(answer.study.seeds)
-    on_stage(f"{found.choice.label}: replicas for {rate:,.6g} requests/s, {runs} runs each, {guess:,} replicas first")
+    most = min(_MOST_REPLICAS, 2 * guess + 2)
+    on_stage(
+        f"{found.choice.label}: how many replicas take {rate:,.6g} requests/s? {min(guess, most):,} are tried first"
+    )
 
     def keep(fleet: Fleet) -> None:
         found.fleet = fleet
@@ -236,7 +238,7 @@ def _count_replicas(
     found.fleet = fewest_replicas(
         lambda replicas: evaluate(factor, replicas=replicas, load=float(replicas)),
         guess=guess,
-        most=min(_MOST_REPLICAS, 2 * guess + 2),
+        most=most,
         on_point=keep,
     )
     answer.interrupted = found.fleet.interrupted
