@@ -19,11 +19,8 @@ def heard_once() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    heard = False
 
     def on_signal(*_: object) -> None:
-        nonlocal heard
-        heard = True
         # Not by a handler: the interpreter would take that down before its own end.
         put_back(dict.fromkeys(before, signal.SIG_IGN))
         # Not by sys.stderr: the signal may have come in the middle of a write to it.
@@ -38,5 +35,5 @@ def heard_once() -> Iterator[None]:
     try:
         yield
     finally:
-        if not heard:
-            put_back(before)
+        # Where none is heard any more, one came, here or in a live run.
+        put_back({number: handler for number, handler in before.items() if signal.getsignal(number) is on_signal})

@@ -157,8 +157,10 @@ def test_workers_end_with_a_parent_that_is_killed(tmp_path):
     assert found.code == -signal.SIGKILL
 
 
-def test_a_live_confirmation_that_is_cut_says_after_how_many_loads(tmp_path):
-    """Ctrl-C in the second of three live runs: that one is of no use, and the third was never begun."""
+@pytest.mark.parametrize("impatient", [False, True])
+def test_a_live_confirmation_that_is_cut_says_after_how_many_loads(impatient, tmp_path):
+    """Ctrl-C in the second of three live runs: that one is of no use, and the third was never begun. Pressed until the
+    command is gone, it is the same."""
     (tmp_path / "fast.yaml").write_text(SLOW.replace("duration_s: 600", "duration_s: 20"), encoding="utf-8")
     args = ("--seeds", 2, "--tolerance", 0.2, "--processes", 1, "--live", "--live-duration", 4, "--output-dir", "out")
     process = start("capacity", "fast.yaml", *args, cwd=tmp_path, start_new_session=True)
@@ -166,6 +168,10 @@ def test_a_live_confirmation_that_is_cut_says_after_how_many_loads(tmp_path):
         # The folder of a run is made when it begins.
         until(lambda: len(list((tmp_path / "out").glob("live-*"))) == 2, process)
         os.killpg(process.pid, signal.SIGINT)
+        while impatient and process.poll() is None:
+            time.sleep(0.03)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=DEADLINE_S)
         left = gone(process.pid)
     finally:
@@ -175,6 +181,7 @@ def test_a_live_confirmation_that_is_cut_says_after_how_many_loads(tmp_path):
     assert left == []
     assert process.returncode == 105, err
     assert "Traceback" not in err
+    assert "Task was destroyed" not in err
     assert "interrupted after 1 of 3 live loads" in " ".join(out.split())
     data = json.loads((tmp_path / "out/capacity.json").read_bytes())
     assert data["interrupted"] is True
