@@ -67,9 +67,17 @@ def print_as_captured(console: Console, runs: Mapping[str, Recorder]) -> None:
     console.print(table)
 
 
-def print_verdicts(console: Console, verdicts: Sequence[PolicyVerdict], noisy: Sequence[str], *, loads: str) -> None:
-    """Decay, interference, attainment and throughput of every policy; below it every tenant's tail at both loads."""
-    grown = ", ".join(noisy) or "every tenant"
+def print_verdicts(
+    console: Console,
+    verdicts: Sequence[PolicyVerdict],
+    noisy: Sequence[str],
+    *,
+    loads: str,
+    nobody: str = "every tenant",
+) -> None:
+    """Decay, interference, attainment and throughput of every policy; below it every tenant's tail at both loads.
+    ``nobody``: who grows when ``noisy`` is empty."""
+    grown = ", ".join(noisy) or nobody
     known = any(verdict.throughput.interval is not None for verdict in verdicts)
     over_seeds = " [95% interval over seeds]" if known else ""
     table = _table(f"P99 decay and interference: {loads}; {grown} grows.{over_seeds}")

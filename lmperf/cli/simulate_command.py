@@ -32,7 +32,6 @@ from lmperf.wiring.offline import (
 )
 from lmperf.wiring.what_if import apply, compare, parse_what_if
 from loadgen.offline.experiment import OnProgress, PolicyChoice
-from loadgen.offline.verdicts import PolicyVerdict
 from loadgen.report.comparison import Comparison, FidelityTable
 from loadgen.report.render import write_comparison
 from loadgen.summary.files import read_summary
@@ -95,12 +94,11 @@ def _scenario(args: argparse.Namespace, choices: Sequence[PolicyChoice]) -> Work
         if answer.comparisons:
             whole = len({seed for _, _, seed in cells.results}) if cells.interrupted else seeds
             _say_scenario(console, answer, whole)
-        comparisons = [(c.noisy, c.verdicts) for c in answer.comparisons]
         routed, interrupted = answer.plan.routed, cells.interrupted
-        _write(directory, comparisons, command=args.argv, answer=answer, routed=routed, interrupted=interrupted)
+        _write(directory, command=args.argv, answer=answer, routed=routed, interrupted=interrupted)
         if interrupted:
             done, planned = len(cells.results), len(list(answer.experiment.jobs()))
-            what = "figures are of what was finished" if comparisons else "too few to compare anything"
+            what = "figures are of what was finished" if answer.comparisons else "too few to compare anything"
             console.print(f"interrupted: {done} of {planned} simulated runs; {what}", soft_wrap=True)
             raise KeyboardInterrupt
 
@@ -163,7 +161,6 @@ def _trace(args: argparse.Namespace, choices: Sequence[PolicyChoice]) -> Work:
         say_trace(console, answer, text, routed)
         _write(
             directory,
-            [(each.noisy, each.verdicts) for each in answer.comparisons],
             command=args.argv,
             answer=answer,
             what_if=text,
@@ -199,7 +196,13 @@ def say_trace(console: Console, answer: TraceAnswer, what_if: str | None = None,
             soft_wrap=True,
         )
         for comparison in answer.comparisons:
-            print_verdicts(console, comparison.verdicts, comparison.noisy, loads=f"as captured against {what_if}")
+            print_verdicts(
+                console,
+                comparison.verdicts,
+                comparison.noisy,
+                loads=f"as captured against {what_if}",
+                nobody="no tenant's load",
+            )
         return
     console.print(
         f"derived loads: baseline 0.75 of saturation ({answer.saturation or 0:,.0f} cost units/s at these slots), raised 1.2 "
@@ -212,7 +215,6 @@ def say_trace(console: Console, answer: TraceAnswer, what_if: str | None = None,
 
 def _write(
     directory: Path,
-    comparisons: Sequence[tuple[tuple[str, ...], list[PolicyVerdict]]],
     *,
     command: Sequence[str],
     answer: ScenarioAnswer | TraceAnswer,
@@ -222,8 +224,10 @@ def _write(
 ) -> None:
     """The comparison as data, and, where anything is to be compared, as a page."""
     data = [
-        {"noisy": list(noisy), "policies": [msgspec.to_builtins(verdict) for verdict in verdicts]}
-        for noisy, verdicts in comparisons
+        {"noisy": list(each.noisy), "in_contract": list(each.in_contract)}
+        | ({"removed": list(each.removed)} if each.removed else {})
+        | {"policies": [msgspec.to_builtins(verdict) for verdict in each.verdicts]}
+        for each in answer.comparisons
     ]
     (directory / "comparison.json").write_bytes(
         msgspec.json.format(
@@ -235,7 +239,7 @@ def _write(
             indent=2,
         )
     )
-    if not comparisons:
+    if not answer.comparisons:
         return
     fidelity = None
     if isinstance(answer, TraceAnswer):
@@ -244,18 +248,19 @@ def _write(
     else:
         tenants = answer.experiment.recipe.tenants
     targets = {t.name: t.slo.attainment for t in tenants if t.slo.attainment is not None}
-    names = tuple(tenant.name for tenant in tenants)
     first, *others = (
         Comparison(
-            verdicts=verdicts,
+            verdicts=each.verdicts,
             targets=targets,
-            noisy=noisy,
-            in_contract=tuple(name for name in names if name not in noisy or len(noisy) == len(names)),
+            noisy=each.noisy,
+            in_contract=each.in_contract,
+            removed=each.removed,
+            difference=what_if is not None,
             fidelity=fidelity,
             baseline="the baseline load" if what_if is None else "the trace as captured",
             raised="the raised load" if what_if is None else f"what if ({what_if})",
         )
-        for noisy, verdicts in comparisons
+        for each in answer.comparisons
     )
     command_line = f"lmperf {shlex.join(redact_argv(command))}"
     write_comparison(directory / "comparison.html", first, others=others, command=command_line)

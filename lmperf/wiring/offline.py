@@ -40,10 +40,13 @@ RAISED_OVER_BASELINE = 1.2
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Policies under one raised load against the baseline. ``noisy``: whose load grew (all: everybody's)."""
+    """Policies under one raised load against the baseline. ``noisy``: whose load grew (all: everybody's); ``in_contract``:
+    whom the verdicts are about; ``removed``: tenants of the baseline alone."""
 
     noisy: tuple[str, ...]
     verdicts: list[PolicyVerdict]
+    in_contract: tuple[str, ...]
+    removed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +140,7 @@ def simulate_scenario(
     comparisons = []
     for label, plan in raised_plans.items():
         view = replace(experiment, in_contract=plan.in_contract)
-        comparisons.append(Comparison(plan.noisy, judge_policies(view, cells, BASELINE, label)))
+        comparisons.append(Comparison(plan.noisy, judge_policies(view, cells, BASELINE, label), plan.in_contract))
     return ScenarioAnswer(base, server, experiment, cells, comparisons)
 
 
@@ -317,7 +320,7 @@ def _derived(
     cells = run_experiment(experiment, processes=processes, on_progress=on_progress)
     if cells.interrupted:
         raise KeyboardInterrupt
-    return Comparison(noisy, judge_policies(experiment, cells, BASELINE, RAISED))
+    return Comparison(noisy, judge_policies(experiment, cells, BASELINE, RAISED), experiment.in_contract)
 
 
 def _offered(captured: CapturedRun) -> dict[str, float]:

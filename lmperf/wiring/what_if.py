@@ -317,7 +317,7 @@ def compare(
         (result.policy_label, result.load, result.seed): _with_absent(result, tenants, window_s) for result in results
     }
     noisy = what_if.grown(tuple(tenants))
-    aside = {*noisy, *what_if.removed}
+    after = tuple(tenant.name for tenant in changed.captured.tenants)
     experiment = Experiment(
         recipe=_named(captured.recipe, tuple(tenants.values())),
         policies=choices,
@@ -327,9 +327,14 @@ def compare(
         slots=changed.captured.slots,
         cost=captured.cost,
         window_ns=captured.window_ns,
-        in_contract=tuple(name for name in tenants if name not in aside) or tuple(tenants),
+        in_contract=tuple(name for name in after if name not in noisy) or after,
     )
-    return Comparison(noisy, judge_policies(experiment, Cells(cells), BASELINE, RAISED))
+    return Comparison(
+        noisy,
+        judge_policies(experiment, Cells(cells), BASELINE, RAISED),
+        experiment.in_contract,
+        removed=tuple(name for name in tenants if name not in after),
+    )
 
 
 _silent: Callable[[int, int], None] = lambda _done, _total: None  # noqa: E731 (a default callback, not a function)

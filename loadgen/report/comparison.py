@@ -19,6 +19,7 @@ from loadgen.report.text import (
     NOTHING,
     figure,
     latency,
+    latency_figure,
     percentile_of,
     rate,
     share,
@@ -48,7 +49,9 @@ class FidelityTable:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """``targets``: promised attainment by tenant. ``in_contract``: the tenants whose load is not raised; ``noisy``:
-    those whose load is. ``baseline``, ``raised``: the two loads in words. ``runs``: by label, live or simulated.
+    those whose load is; ``removed``: those that only the baseline has. ``baseline``, ``raised``: the two loads in words.
+    ``difference``: the raised side differs in more than its load, so that decay tells nothing of a policy: one that is bad
+    on the baseline gains most. ``runs``: by label, live or simulated.
     """
 
     verdicts: Sequence[PolicyVerdict] = ()
@@ -57,6 +60,8 @@ class Comparison:
     targets: Mapping[str, float] = field(default_factory=dict)
     in_contract: Sequence[str] = ()
     noisy: Sequence[str] = ()
+    removed: Sequence[str] = ()
+    difference: bool = False
     baseline: str = "the baseline load"
     raised: str = "the raised load"
     notes: Sequence[str] = ()
@@ -122,9 +127,9 @@ def judged(found: Figure, promised: float | None) -> str:
     return "broken" if found.interval.high < promised else "undecided"
 
 
-def ranked(verdicts: Sequence[PolicyVerdict]) -> list[PolicyVerdict]:
+def ranked(comparison: Comparison) -> list[PolicyVerdict]:
     """Best first."""
-    return sorted(verdicts, key=_rank)
+    return sorted(comparison.verdicts, key=lambda verdict: _rank(verdict, comparison))
 
 
 def keeps_all(verdict: PolicyVerdict, comparison: Comparison) -> str:
@@ -141,8 +146,18 @@ def worst_tenant(verdict: PolicyVerdict, comparison: Comparison) -> str | None:
 
 
 def _promised(comparison: Comparison) -> list[str]:
-    contract = comparison.in_contract or comparison.tenants
-    return [name for name in contract if name in comparison.targets]
+    """Of those in contract, who was promised something and made a request that it can be held to."""
+    return [
+        name
+        for name in _contract(comparison)
+        if name in comparison.targets
+        and any(verdict.raised[name].attainment.value is not None for verdict in comparison.verdicts)
+    ]
+
+
+def _contract(comparison: Comparison) -> Sequence[str]:
+    """Those in contract; where none is named, everybody that is still there."""
+    return comparison.in_contract or [name for name in comparison.tenants if name not in comparison.removed]
 
 
 def fidelity_line(table: FidelityTable) -> str:
@@ -174,7 +189,7 @@ def answer_of_all(comparisons: Sequence[Comparison]) -> str:
     """The same of several, each of which raises another tenant's load: who keeps what is promised whoever grows."""
     if len(comparisons) == 1:
         return answer(comparisons[0])
-    best = joined([f"{ranked(each.verdicts)[0].label} when {joined(each.noisy)} grows" for each in comparisons])
+    best = joined([f"{ranked(each)[0].label} when {joined(each.noisy)} grows" for each in comparisons])
     if not any(_promised(each) for each in comparisons):
         return f"Best is {best}."
     sure = all(each.has_intervals for each in comparisons)
@@ -201,7 +216,7 @@ def _safe(label: str, comparison: Comparison, *, sure: bool) -> bool:
 def _closest(comparison: Comparison, runs: Mapping[str, Summary]) -> str:
     """``; closest is X, whose least attained tenant, chat, got 97.1% of a promised 99%``, where runs can be ranked."""
     worst: dict[str, tuple[float, str, float, float]] = {}
-    contract = comparison.in_contract or comparison.tenants
+    contract = _contract(comparison)
     for label, summary in runs.items():
         for tenant in summary.tenants:
             attained = tenant.attainment
@@ -220,16 +235,24 @@ def _closest(comparison: Comparison, runs: Mapping[str, Summary]) -> str:
 def _best_policy(comparison: Comparison) -> str:
     promised = _promised(comparison)
     who = "every tenant in contract" if comparison.in_contract else "every tenant"
-    best = ranked(comparison.verdicts)[0]
+    best = ranked(comparison)[0]
     figures = (
         [f"worst attainment {share_figure(best.worst_attainment)}"] if best.worst_attainment.value is not None else []
     )
-    figures.append(f"P99 decay {figure(best.decay_in_contract)}")
+    figures.append(
+        f"mean TTFT P99 {latency_figure(_tail(best, comparison))} ms"
+        if comparison.difference
+        else f"P99 decay {figure(best.decay_in_contract)}"
+    )
     if best.throughput_ratio.value is not None:
         percent = f"{100 * best.throughput_ratio.value:.1f}%"
         figures.append(f"{percent} of the throughput of {comparison.verdicts[0].label}")
-    alike = len(comparison.verdicts) > 1 and len({_rank(verdict) for verdict in comparison.verdicts}) == 1
-    who_is_best = "all policies come to the same" if alike else f"best is {best.label}"
+    first = _rank(best, comparison)
+    equal = [verdict.label for verdict in comparison.verdicts if _rank(verdict, comparison) == first]
+    alike = 1 < len(equal) == len(comparison.verdicts)
+    who_is_best = (
+        "all policies come to the same" if alike else f"best {'is' if len(equal) == 1 else 'are'} {joined(equal)}"
+    )
     said = f"{who_is_best} ({', '.join(figures)})"
     if not promised:
         return f"Under {comparison.raised}, {said}."
@@ -260,10 +283,23 @@ def _there(comparison: Comparison, promised: Sequence[str]) -> list[str]:
     ]
 
 
-def _rank(verdict: PolicyVerdict) -> tuple[float, float]:
-    """Attainment decides to three decimals, since the seeds decide the rest; then the decay."""
-    worst, decay = verdict.worst_attainment.value, verdict.decay_in_contract.value
-    return (-round(worst, 3) if worst is not None else 0.0, decay if decay is not None else float("inf"))
+def _rank(verdict: PolicyVerdict, comparison: Comparison) -> tuple[float, bool, float]:
+    """Attainment decides to three decimals, since the seeds decide the rest; then the decay, or under a difference the tail
+    that it comes to (a bound after all that is known)."""
+    worst = verdict.worst_attainment.value
+    then = _tail(verdict, comparison) if comparison.difference else verdict.decay_in_contract
+    return (
+        -round(worst, 3) if worst is not None else 0.0,
+        comparison.difference and then.bound,
+        then.value if then.value is not None else float("inf"),
+    )
+
+
+def _tail(verdict: PolicyVerdict, comparison: Comparison) -> Figure:
+    """TTFT P99 (ns) on the raised side, mean over those in contract."""
+    tails = [verdict.raised[name].ttft_p99 for name in _contract(comparison)]
+    known = [tail.value for tail in tails if tail.value is not None]
+    return Figure(sum(known) / len(known) if known else None, bound=any(tail.bound for tail in tails))
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,6 +99,13 @@ def test_as_captured_is_the_plain_replay(run):
     assert verdict.baseline["chat"].attainment.value == plain.attainment
 
 
+def test_who_is_removed_is_in_contract_in_no_case(run):
+    """Also when the load of all others grows, so that nobody's stays as it was."""
+    comparison, verdict = compared(run, "tenants.batch.remove=true", "rate=1.5")
+    assert (comparison.in_contract, comparison.removed) == (("chat",), ("batch",))
+    assert verdict.worst_attainment.value == verdict.raised["chat"].attainment.value
+
+
 def test_all_arrivals_scaled(run):
     """D/D/1: 10 requests/s of 50 ms wait for nobody, 30 are half as many again as the server takes, so nearly all are
     late; two replicas take them."""
@@ -125,7 +132,7 @@ def test_one_tenants_load_multiplied_leaves_the_other_as_it_was(run):
 def test_a_removed_tenant_is_gone_and_the_rest_is_as_if_it_had_never_been(run, tmp_path):
     """The same figures as a trace that never held it, and none for the one that went."""
     comparison, verdict = compared(run, "tenants.batch.remove=true")
-    assert comparison.noisy == ()
+    assert (comparison.noisy, comparison.in_contract, comparison.removed) == ((), ("chat",), ("batch",))
     mine = run.recipe.rows.tenant == 0
     alone = replace(
         run,

@@ -9,8 +9,10 @@ import pytest
 from report_runs import Html, busy_recorder, busy_summary, over_seeds, policy_verdict, recorder_of, slo, spread
 
 from loadgen.offline.fidelity import FidelityRow
+from loadgen.offline.verdicts import Figure
 from loadgen.report import Comparison, curves_of, render_comparison, render_run, write_comparison
 from loadgen.report.comparison import FidelityTable, answer, answer_of_all, judged, pair_rows, pairs_of
+from loadgen.report.text import NOTHING
 from loadgen.summary import summarise
 from tenants.tenant import Tenant
 
@@ -96,6 +98,47 @@ def test_one_realisation_names_who_is_at_target_and_keeps_nothing():
     said = answer(compared(policy_verdict("fifo", 0.4, half=None), policy_verdict("drr", 0.998, half=None)))
     assert said.startswith("Under 1.2x baseline, drr is at every target in the one realisation simulated; best is drr")
     assert "no policy is at every target" in answer(compared(policy_verdict("fifo", 0.4, half=None)))
+
+
+def changed(label, before_ns, after_ns, attainment=1.0):
+    """A policy under a difference: chat's TTFT P99 on both sides, and batch, which only the baseline has."""
+    found = policy_verdict(label, attainment, decay=after_ns / before_ns, half=None)
+    tail = replace(found.raised["chat"], ttft_p99=Figure(float(after_ns)))
+    gone = replace(tail, ttft_p99=Figure(None), attainment=Figure(None))
+    return replace(found, baseline=dict.fromkeys(("chat", "batch"), tail), raised={"chat": tail, "batch": gone})
+
+
+WITHOUT_BATCH = {
+    "targets": {"chat": 0.99, "batch": 0.9},
+    "in_contract": ("chat",),
+    "noisy": (),
+    "removed": ("batch",),
+    "raised": "what if (tenants.batch.remove=true)",
+    "difference": True,
+}
+
+
+def test_a_what_if_is_ranked_by_what_it_comes_to_and_not_by_how_bad_it_was():
+    """A policy with a bad baseline gains most and is no better for it; a removed tenant counts nowhere, and has no verdict."""
+    alike = compared(changed("fifo", 966e6, 48.3e6), changed("wfq", 50e6, 48.3e6), **WITHOUT_BATCH)
+    assert answer(alike) == (
+        "Under what if (tenants.batch.remove=true), fifo and wfq are at every target in the one realisation simulated; "
+        "all policies come to the same (worst attainment 100.0%, mean TTFT P99 48.3 ms, 100.0% of the throughput of fifo)."
+    )
+    assert answer(replace(alike, in_contract=())) == answer(alike)
+    better = [changed("fifo", 966e6, 50e6), changed("wfq", 40e6, 48e6), changed("drr", 60e6, 48e6)]
+    assert "; best are wfq and drr (" in answer(compared(*better, **WITHOUT_BATCH))
+    page = Html(render_comparison(alike))
+    assert "in contract: chat; removed: batch." in page.words
+    assert f"batch fifo {NOTHING} 90% removed" in page.words
+
+
+def test_a_tail_that_is_a_bound_is_ranked_after_those_that_are_known():
+    never = changed("fifo", 10e6, 20e6)
+    bound = replace(never.raised["chat"], ttft_p99=Figure(20e6, bound=True))
+    never = replace(never, raised=never.raised | {"chat": bound})
+    said = answer(compared(never, changed("wfq", 10e6, 90e6), **WITHOUT_BATCH))
+    assert "best is wfq" in said
 
 
 def test_policies_that_do_not_differ_have_no_best():
