@@ -99,6 +99,9 @@ def print_verdicts(
         "the first row"
     )
     console.print(table)
+    silent = [verdict.label for verdict in verdicts if not verdict.throughput.value]
+    if silent:
+        console.print(f"no request gets an answer at the raised load under: {', '.join(silent)}", soft_wrap=True)
     _print_tenants(console, verdicts)
 
 

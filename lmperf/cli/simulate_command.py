@@ -21,6 +21,7 @@ from lmperf.scenario.faults import ScenarioError
 from lmperf.scenario.resolve import resolve
 from lmperf.scenario.secrets import redact_argv
 from lmperf.wiring.captured import captured_run, is_trace, server_for
+from lmperf.wiring.doubts import NothingRunsError, doubts_of
 from lmperf.wiring.offline import (
     ScenarioAnswer,
     TraceAnswer,
@@ -131,7 +132,14 @@ def _trace(args: argparse.Namespace, choices: Sequence[PolicyChoice]) -> Work:
     if args.server_model is None:
         progress.stage("fitting a server model to it")
     server, fit = server_for(captured, args.server_model)
-    routed = captured.routed if what_if is None else apply(what_if, captured, server).routed
+    changed = None if what_if is None else apply(what_if, captured, server)
+    routed = captured.routed if changed is None else changed.routed
+    try:
+        notes = doubts_of(*((captured, server) if changed is None else (changed.captured, changed.server)), choices)
+    except NothingRunsError as error:
+        remedy = "a server model, or server.kv_tokens, that holds them"
+        where = args.source if what_if is None else f"what if ({what_if.text})"
+        raise ScenarioError.single(where, f"no request can run: {error}", remedy) from error
 
     def work(progress: Progress, console: Console, directory: Path) -> None:
         progress.stage(f"{args.source}: {len(captured.trace)} requests of {len(captured.tenants)} tenants")
@@ -158,13 +166,14 @@ def _trace(args: argparse.Namespace, choices: Sequence[PolicyChoice]) -> Work:
             answer = simulate_trace(answer, choices, processes=args.processes, scratch=scratch, on_progress=counted)
         progress.done()
         text = None if what_if is None else what_if.text
-        say_trace(console, answer, text, routed)
+        say_trace(console, answer, text, routed, notes)
         _write(
             directory,
             command=args.argv,
             answer=answer,
             what_if=text,
             routed=routed,
+            notes=notes,
             interrupted=answer.interrupted,
         )
         if answer.interrupted:
@@ -174,9 +183,15 @@ def _trace(args: argparse.Namespace, choices: Sequence[PolicyChoice]) -> Work:
     return work
 
 
-def say_trace(console: Console, answer: TraceAnswer, what_if: str | None = None, routed: str = "") -> None:
+def say_trace(
+    console: Console,
+    answer: TraceAnswer,
+    what_if: str | None = None,
+    routed: str = "",
+    notes: Sequence[str] = (),
+) -> None:
     """The whole answer in the terminal. ``what_if``: the difference that the comparison is about, if one was asked for;
-    ``routed``: between which servers, where there are several."""
+    ``routed``: between which servers, where there are several; ``notes``: what makes the comparison doubtful."""
     law = answer.server.law
     source = "as named" if answer.fit is None else f"fitted to this trace, {answer.fit.how}"
     attended = f" + {law.attended_us * 1000:.2f} ns/attended pair" if law.attended_us else ""
@@ -187,6 +202,8 @@ def say_trace(console: Console, answer: TraceAnswer, what_if: str | None = None,
     )
     print_reproduction(console, answer.reproduction, answer.captured.arrivals)
     print_as_captured(console, answer.as_captured)
+    for note in notes:
+        console.print(f"note: {note}", soft_wrap=True)
     if not answer.comparisons:
         return
     if what_if is not None:
@@ -220,6 +237,7 @@ def _write(
     answer: ScenarioAnswer | TraceAnswer,
     what_if: str | None = None,
     routed: str = "",
+    notes: Sequence[str] = (),
     interrupted: bool,
 ) -> None:
     """The comparison as data, and, where anything is to be compared, as a page."""
@@ -235,6 +253,7 @@ def _write(
                 {"schema": "lmperf.comparison/1.0", "interrupted": interrupted, "comparisons": data}
                 | ({} if what_if is None else {"what_if": what_if})
                 | ({"routing": routed} if routed else {})
+                | ({"notes": list(notes)} if notes else {})
             ),
             indent=2,
         )
@@ -256,6 +275,7 @@ def _write(
             in_contract=each.in_contract,
             removed=each.removed,
             difference=what_if is not None,
+            notes=notes,
             fidelity=fidelity,
             baseline="the baseline load" if what_if is None else "the trace as captured",
             raised="the raised load" if what_if is None else f"what if ({what_if})",

@@ -50,6 +50,7 @@ class FidelityTable:
 class Comparison:
     """``targets``: promised attainment by tenant. ``in_contract``: the tenants whose load is not raised; ``noisy``:
     those whose load is; ``removed``: those that only the baseline has. ``baseline``, ``raised``: the two loads in words.
+    ``notes``: what makes it doubtful, sentences.
     ``difference``: the raised side differs in more than its load, so that decay tells nothing of a policy: one that is bad
     on the baseline gains most. ``runs``: by label, live or simulated.
     """
@@ -247,6 +248,8 @@ def _best_policy(comparison: Comparison) -> str:
     if best.throughput_ratio.value is not None:
         percent = f"{100 * best.throughput_ratio.value:.1f}%"
         figures.append(f"{percent} of the throughput of {comparison.verdicts[0].label}")
+    if not best.throughput.value:
+        return f"Under {comparison.raised}, no request gets an answer under any policy."
     first = _rank(best, comparison)
     equal = [verdict.label for verdict in comparison.verdicts if _rank(verdict, comparison) == first]
     alike = 1 < len(equal) == len(comparison.verdicts)
@@ -283,12 +286,13 @@ def _there(comparison: Comparison, promised: Sequence[str]) -> list[str]:
     ]
 
 
-def _rank(verdict: PolicyVerdict, comparison: Comparison) -> tuple[float, bool, float]:
-    """Attainment decides to three decimals, since the seeds decide the rest; then the decay, or under a difference the tail
-    that it comes to (a bound after all that is known)."""
+def _rank(verdict: PolicyVerdict, comparison: Comparison) -> tuple[bool, float, bool, float]:
+    """One that answers nothing is last. Attainment decides to three decimals, since the seeds decide the rest; then the
+    decay, or under a difference the tail that it comes to (a bound after all that is known)."""
     worst = verdict.worst_attainment.value
     then = _tail(verdict, comparison) if comparison.difference else verdict.decay_in_contract
     return (
+        not verdict.throughput.value,
         -round(worst, 3) if worst is not None else 0.0,
         comparison.difference and then.bound,
         then.value if then.value is not None else float("inf"),

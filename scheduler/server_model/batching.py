@@ -44,6 +44,7 @@ class ContinuousBatch:
         self.law = law
         self._time = StepTime(law)
         self._kv_limit = _UNBOUNDED if limits.kv_tokens is None else limits.kv_tokens
+        self._longest = _UNBOUNDED if limits.longest is None else limits.longest
         self._max_num_seqs = limits.max_num_seqs
         self._cache = cache or (PrefixCache(block_tokens) if limits.prefix_cache else None)
         self._width = limits.tokens_a_step
@@ -103,7 +104,7 @@ class ContinuousBatch:
                 f"request {request.id}: a server needs at least one prompt and one output token, got "
                 f"{request.prompt_tokens} and {output_tokens}"
             )
-        if request.prompt_tokens + output_tokens + self._width - 1 > self._kv_limit:
+        if request.prompt_tokens + output_tokens > self._longest:
             drafts = "" if self._width == 1 else f" + {self._width - 1} drafted"
             raise ValueError(
                 f"request {request.id}: {request.prompt_tokens} + {output_tokens}{drafts} tokens can never fit into a KV "

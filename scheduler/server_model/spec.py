@@ -95,6 +95,11 @@ class ServerLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         """The most tokens that a sequence gives in one step."""
         return 1 + self.speculative_tokens
 
+    @property
+    def longest(self) -> int | None:
+        """Tokens, prompt and output together, of the longest request that can ever run; None: any can."""
+        return None if self.kv_tokens is None else self.kv_tokens - self.tokens_a_step + 1
+
 
 class ServerModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A server-model file. ``fit`` keeps what the calibration said about itself (intervals, errors, source), free form."""

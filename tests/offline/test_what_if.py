@@ -7,6 +7,7 @@ import json
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from lmperf.__main__ import main
 from lmperf.scenario.faults import ScenarioError
 from lmperf.wiring.captured import CapturedRun
+from lmperf.wiring.doubts import NothingRunsError, doubts_of, too_long
 from lmperf.wiring.offline import as_captured, policy_choices
 from lmperf.wiring.what_if import apply, compare, parse_what_if
 from loadgen.offline.cell import ReplayRecipe, run_cell
@@ -230,6 +232,37 @@ def test_limits_that_no_server_has_are_refused(run):
         apply(parse_what_if(["server.max_num_seqs=4000"], run), run, SERVER)
 
 
+# -- answers that would be none --------------------------------------------------------------------------------------
+
+
+def limited(**limits):
+    """The server with other limits."""
+    return msgspec.structs.replace(SERVER, limits=msgspec.structs.replace(SERVER.limits, **limits))
+
+
+def test_requests_that_can_never_run_are_told_with_what_they_would_need(run):
+    """Row i has 10 + i prompt tokens and 1 of output: 200 rows need 11 to 210 tokens, drafts on top."""
+    assert too_long(run, SERVER) == too_long(run, limited(kv_tokens=210)) == ""
+    assert too_long(run, limited(kv_tokens=110)).startswith(
+        "100 of 200 requests need more KV than the cache holds (110 tokens; the longest needs 210)"
+    )
+    assert too_long(run, limited(kv_tokens=110, speculative_tokens=2)).startswith("102 of 200")
+    with pytest.raises(NothingRunsError, match=r"200 of 200 requests need more KV than the cache holds \(10 tokens"):
+        too_long(run, limited(kv_tokens=10))
+
+
+def test_policies_that_have_no_queue_to_differ_in_are_told(run):
+    """Unlimited slots and two policies; not with one, with a limit, or where the server's own queue heeds priorities."""
+    free, two = replace(run, slots=Slots()), policy_choices("fifo,wfq")
+    (note,) = doubts_of(free, SERVER, two)
+    assert "slots are unlimited" in note
+    assert "--set slots.sequences=1" in note
+    assert doubts_of(free, SERVER, FIFO) == doubts_of(run, SERVER, two) == []
+    assert doubts_of(free, limited(priority_queue=True), two) == []
+    limited_by = apply(parse_what_if(["slots.prefill_tokens=9"], free), free, SERVER).captured
+    assert doubts_of(limited_by, SERVER, two) == []
+
+
 # -- rows ------------------------------------------------------------------------------------------------------------
 
 
@@ -349,6 +382,14 @@ def test_the_command_compares_the_trace_with_its_difference_in_one_report(tmp_pa
     assert data["comparisons"][0]["noisy"] == ["b"]
     assert [policy["label"] for policy in data["comparisons"][0]["policies"]] == ["fifo", "wfq"]
     assert "what if (tenants.b.rate=3, replicas=2)" in (tmp_path / "r/comparison.html").read_text()
+    code, out, err = simulate(*flags[:4], "--output-dir", "kv", "--set", "server.kv_tokens=10")
+    assert (code, "no request can run: 100 of 100 requests need more KV" in err) == (104, True)
+    assert not (tmp_path / "kv").exists()
+    code, out, err = simulate(*flags[:4], "--output-dir", "free", "--set", "slots.sequences=null")
+    assert code == 0, err
+    (note,) = json.loads((tmp_path / "free/comparison.json").read_text())["notes"]
+    assert note in out
+    assert note in (tmp_path / "free/comparison.html").read_text()
     code, _, err = simulate("--seed", "3")
     assert (code, "one realisation" in err) == (104, True)
     code, _, err = simulate("--set", "tenants.z.rate=3", "--output-dir", "no")

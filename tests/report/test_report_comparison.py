@@ -141,6 +141,14 @@ def test_a_tail_that_is_a_bound_is_ranked_after_those_that_are_known():
     assert "best is wfq" in said
 
 
+def test_a_policy_that_answers_nothing_is_the_best_in_no_case():
+    """Its tails are bounds that grow by nothing; when all are so there is no best."""
+    silent = replace(policy_verdict("fifo", None, decay=1.0, half=None), throughput=Figure(0.0))
+    works = policy_verdict("wfq", None, decay=3.0, half=None)
+    assert "best is wfq" in answer(compared(silent, works, targets={}))
+    assert answer(compared(silent)) == "Under 1.2x baseline, no request gets an answer under any policy."
+
+
 def test_policies_that_do_not_differ_have_no_best():
     same = [policy_verdict(label, 0.998, decay=1.5) for label in ("fifo", "wfq")]
     assert "all policies come to the same (worst attainment 99.80%" in answer(compared(*same))
