@@ -79,10 +79,17 @@ def parse_what_if(settings: Sequence[str], captured: CapturedRun) -> WhatIf:
     found: dict[str, Any] = {
         name: {} for name in ("top", "rates", "weights", "removed", "added", "slots", "server", "routing")
     }  # fmt: skip
+    given: dict[tuple[str, ...], str] = {}
     for setting in settings:
         try:
-            path, text = parse_setting(setting)
-            _take(found, tuple(str(part) for part in path), parse_value(text))
+            key, text = parse_setting(setting)
+            path = tuple(str(part) for part in key)
+            same = ("routing", "rule") if path == ("routing",) else path
+            if same in given:
+                problem = f"is given twice, {given[same]} and {setting}"
+                raise _fault(path, problem, "a what-if has one value of each: run one for each")
+            given[same] = setting
+            _take(found, path, parse_value(text))
         except ScenarioError as error:
             faults.extend(error.faults)
     known = [tenant.name for tenant in captured.tenants]

@@ -205,6 +205,11 @@ FAULTS = [
     (["tenants.chat.remove=2"], "neither true nor false"),
     (["tenants.chat.colour=2"], "unknown key"),
     (["rate=0"], "no number above 0"),
+    (["rate=1.1", "replicas=2", "rate=4"], "rate: is given twice, rate=1.1 and rate=4"),
+    (
+        ["replicas=2", "routing=session", "routing.rule=prefix"],
+        "is given twice, routing=session and routing.rule=prefix",
+    ),
     (["replicas=1.5"], "no whole number"),
     (["slots.seqs=2"], "known: prefill_tokens, sequences"),
     (["routing=prefx", "replicas=2"], "did you mean `prefix`?"),
