@@ -115,7 +115,7 @@ def captured_run(path: Path | str, *, recorded: bool) -> CapturedRun:
         ),
         slots=msgspec.convert(slots, Slots),
         cost=CostModel() if plan is None else plan.cost,
-        window_ns=metadata.window_ns or (0, int(rows.arrival_ns.max()) + 1),
+        window_ns=metadata.window_ns or _window_of(trace, int(rows.arrival_ns.max()) + 1),
         recipe=ReplayRecipe(
             rows,
             tenants,
@@ -128,6 +128,17 @@ def captured_run(path: Path | str, *, recorded: bool) -> CapturedRun:
         backends=_backends(metadata, plan),
         routing=_routing(metadata, plan),
     )
+
+
+_SHORTEST_WINDOW_NS = 1_000_000_000
+"""Arrivals within less than this make no rate: one request would be 10^9 a second."""
+
+
+def _window_of(trace: TraceFile | Trace, arrived_ns: int) -> tuple[int, int]:
+    """The window of a trace whose header has none: its arrivals; of a burst, until the last end, and at least a second."""
+    if arrived_ns >= _SHORTEST_WINDOW_NS:
+        return (0, arrived_ns)
+    return (0, max(trace.last_end_ns, _SHORTEST_WINDOW_NS))
 
 
 def _auto(metadata: TraceMetadata, plan: Plan | None) -> AutoRule | None:

@@ -59,7 +59,7 @@ class TraceFile:
     @cached_property
     def last_end_ns(self) -> int:
         """When the last outcome was known; 0 without rows."""
-        return max((int(part.ended().max(initial=0)) for part in self.narrow(*ENDED_COLUMNS)), default=0)
+        return max((part.last_end_ns for part in self.narrow(*ENDED_COLUMNS)), default=0)
 
     @property
     def last_arrival_ns(self) -> int:

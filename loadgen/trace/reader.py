@@ -171,6 +171,11 @@ class Trace:
         return ended
 
     @property
+    def last_end_ns(self) -> int:
+        """When the last outcome was known; 0 without rows."""
+        return int(self.ended().max(initial=0))
+
+    @property
     def last_arrival_ns(self) -> int:
         """The last intended arrival; 0 without rows."""
         return int(self.ints("arrival_ns").max(initial=0))

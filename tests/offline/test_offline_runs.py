@@ -21,7 +21,7 @@ from scheduler.calibration.step_law import CalibrationError
 from scheduler.cost import CostModel
 from scheduler.dispatcher import Dispatcher, DispatcherConfig
 from scheduler.drivers.simulated import Simulation
-from scheduler.request import ArrivalKind, Outcome, Request, Status
+from scheduler.request import ArrivalKind, Outcome, Request, Status, TokensSource
 from scheduler.server_model.batching import ContinuousBatch
 from scheduler.server_model.spec import ServerLimits, ServerModelSpec, StepLaw
 from scheduler.slots import Slots
@@ -278,6 +278,32 @@ def replace_status(outcome):
     return msgspec.structs.replace(
         outcome, status=Status.FAILED, first_token_ns=None, last_token_ns=None, finished_ns=None, output_tokens=None
     )
+
+
+@pytest.mark.parametrize(
+    ("arrivals_s", "took_s", "window_s"),
+    [((0,), 0.5, 1.0), ((0, 0), 4.0, 4.0), ((0, 0.25), 4.0, 4.25), ((0, 2), 4.0, 2.0)],
+    ids=["one", "burst", "short", "long"],
+)
+def test_a_window_that_no_header_states_is_long_enough_for_a_rate(tmp_path, arrivals_s, took_s, window_s):
+    """The arrivals, as long as they take a second; of a burst until its last end, and a second at least."""
+    outcomes = [
+        Outcome(
+            request=Request(id=i, tenant="a", arrival_ns=int(at * S), prompt_tokens=10, target_output_tokens=1),
+            status=Status.OK,
+            ended_ns=int((at + took_s) * S),
+            sent_ns=int(at * S),
+            first_token_ns=int((at + took_s) * S),
+            last_token_ns=int((at + took_s) * S),
+            finished_ns=int((at + took_s) * S),
+            output_tokens=1,
+            tokens_source=TokensSource.USAGE,
+        )
+        for i, at in enumerate(arrivals_s)
+    ]
+    write_trace(tmp_path / "t.parquet", outcomes, TraceMetadata(kind="imported"))
+    start_ns, end_ns = captured_run(tmp_path / "t.parquet", recorded=False).window_ns
+    assert (start_ns, end_ns) == (0, pytest.approx(window_s * S, abs=2))
 
 
 def test_an_error_is_simulated_over_captured_minus_one(tmp_path):
