@@ -206,6 +206,7 @@ FAULTS = [
     (["tenants.chat.colour=2"], "unknown key"),
     (["rate=0"], "no number above 0"),
     (["rate=1.1", "replicas=2", "rate=4"], "rate: is given twice, rate=1.1 and rate=4"),
+    (["rate=2", "rate=2"], "rate: is given twice, rate=2 and rate=2"),
     (
         ["replicas=2", "routing=session", "routing.rule=prefix"],
         "is given twice, routing=session and routing.rule=prefix",
