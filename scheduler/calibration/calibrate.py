@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
+from scheduler.calibration.doubts import LEAST_OFFSET_US, at_bounds, contradicted, large_errors
 from scheduler.calibration.figures import errors, figures
 from scheduler.calibration.jackknife import jackknife
 from scheduler.calibration.observations import Observations
@@ -101,6 +102,7 @@ def calibrate(
         for held_one in _held_out(captures, limits, attended_us, evaluations, warnings):
             held.append(held_one)
             on_progress(1 + len(held), total)
+    warnings += contradicted(captures, limits) + at_bounds(captures, fit.law) + large_errors(mean_absolute(held))
     warnings += _replay_warnings(captures, fit.law, limits)
     data = _as_data(captures, spans, fit, held, warnings)
     spec = ServerModelSpec(name=name, law=fit.law, limits=limits, fit=data)
@@ -149,7 +151,7 @@ def start_of(law: StepLaw) -> StepLaw:
     return msgspec.structs.replace(
         law,
         c_us=max(law.c_us, 0.001 * law.a_us),
-        offset_us=max(0.9 * law.offset_us, 1.0),
+        offset_us=max(0.9 * law.offset_us, LEAST_OFFSET_US),
         offset_per_sequence_us=0.025 * law.a_us,
     )
 

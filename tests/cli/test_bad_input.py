@@ -175,6 +175,24 @@ def test_a_bad_row_of_a_public_trace_is_named(tmp_path):
     assert "capture.jsonl, row 3, column 'ttft_s'" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("now", "column", "says"),
+    [
+        ('"ttft_s": -1', "ttft_s", "a first token comes after its request"),
+        ('"prompt_tokens": 1000000000', "prompt_tokens", "100,000,000"),
+    ],
+)
+def test_a_capture_of_what_cannot_have_been_is_refused(tmp_path, now, column, says):
+    """Row, column, and what would be right; never a row dropped in silence, nor a fit that does not end."""
+    good = '{"sent_s": 0, "prompt_tokens": 3, "output_tokens": 2, "ttft_s": 0.1, "itl_ms": [5]}\n'
+    was = {"ttft_s": '"ttft_s": 0.1', "prompt_tokens": '"prompt_tokens": 3'}[column]
+    (tmp_path / "capture.jsonl").write_text('{"meta": {}}\n' + good + good.replace(was, now))
+    done = invoke("calibrate", "capture.jsonl", cwd=tmp_path)
+    assert done.returncode == 104
+    assert f"capture.jsonl, row 3, column '{column}'" in done.stderr
+    assert says in done.stderr
+
+
 def test_a_trace_that_measured_nothing_needs_a_server_model(tmp_path):
     """A workload without stamps cannot be calibrated; the message says what to add, and with it it works."""
     rows = "".join(f"2023-11-16 18:17:{i // 10:02d}.{i % 10}000000,{100 + i},{5 + i % 7}\n" for i in range(40))

@@ -23,6 +23,9 @@ TITLE = 'server capture (JSONL: {"meta": ...}, then sent_s, prompt_tokens, outpu
 _KEYS = ("sent_s", "prompt_tokens", "output_tokens", "ttft_s", "itl_ms")
 _SECOND_NS = 1_000_000_000
 
+LONGEST_PROMPT = 100_000_000
+"""Tokens. Ten times the longest context that a model is offered with; a fit prefills every prompt some hundred times."""
+
 
 def matches(first: dict[str, Any]) -> bool:
     return isinstance(first.get("meta"), dict) or first.keys() >= set(_KEYS)
@@ -41,9 +44,13 @@ def read(path: Path) -> TraceRows:
         if missing:
             raise TraceError(path, "missing", row=number, column=missing[0])
         sent.append(scaled_ns(path, number, "sent_s", row["sent_s"], _SECOND_NS))
-        prompt.append(tokens(path, number, "prompt_tokens", row["prompt_tokens"]))
+        prompt.append(_prompt(path, number, row["prompt_tokens"]))
         output.append(tokens(path, number, "output_tokens", row["output_tokens"]) or UNKNOWN)
         ttft.append(scaled_ns(path, number, "ttft_s", row["ttft_s"], _SECOND_NS))
+        if ttft[-1] < 0:
+            raise TraceError(
+                path, f"{row['ttft_s']!r} s: a first token comes after its request, >= 0", row=number, column="ttft_s"
+            )
         offsets.append(chunk_offsets_us(path, number, "itl_ms", row["itl_ms"], us_per_unit=1000))
         end.append(sent[-1] + ttft[-1] + int(offsets[-1][-1]) * 1000)
     sent_ns = np.array(sent, dtype=np.int64)
@@ -63,6 +70,18 @@ def read(path: Path) -> TraceRows:
             load_mode="closed" if closed else "open",
         )
     )
+
+
+def _prompt(path: Path, row: int, value: object) -> int:
+    count = tokens(path, row, "prompt_tokens", value)
+    if count > LONGEST_PROMPT:
+        raise TraceError(
+            path,
+            f"{count:,}: no server has answered a prompt of more than {LONGEST_PROMPT:,} tokens",
+            row=row,
+            column="prompt_tokens",
+        )
+    return count
 
 
 def chunk_offsets_us(path: Path, row: int, column: str, gaps: object, *, us_per_unit: int) -> NDArray[np.int64]:

@@ -1,0 +1,69 @@
+"""What speaks against a fitted server model, in sentences for people: its own held-out errors, a parameter that was left
+at the end of its range, a stated limit that the captures contradict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from scheduler.calibration.observations import Observations
+from scheduler.calibration.seats import seats
+from scheduler.server_model.spec import ServerLimits, StepLaw
+
+LARGE = {
+    "ttft_p50": 0.5,
+    "ttft_p99": 0.5,
+    "tpot_mean": 0.2,
+    "e2e_mean": 0.2,
+    "throughput": 0.2,
+}
+"""The mean absolute held-out error, by figure, above which a model is not to be believed: more than twice what captures of
+a disturbed host give (TTFT 0.2, TPOT and E2E 0.035)."""
+
+LEAST_OFFSET_US = 1.0
+"""Where a refinement, which only scales what is above 0, starts an offset that was found to be 0."""
+
+_NO_DISTANCE_US = 10 * LEAST_OFFSET_US
+"""What a refinement makes of such a start. No client is so near to a server's engine."""
+
+_OVERLAP = 1.1
+"""A client sees a sequence begin before it sees the last token of the one that made room."""
+
+
+def large_errors(mean_absolute: Mapping[str, float]) -> list[str]:
+    """``mean_absolute``: held-out errors by figure."""
+    named = [
+        f"{name} {mean_absolute[name]:.0%} (at most {most:.0%})"
+        for name, most in LARGE.items()
+        if mean_absolute.get(name, 0.0) > most
+    ]
+    if not named:
+        return []
+    said = f"this model does not predict its own captures, mean absolute held-out error: {', '.join(named)}"
+    return [f"{said}; do not decide by it: check the stamps and the stated limits, or capture anew"]
+
+
+def at_bounds(captures: Sequence[Observations], law: StepLaw) -> list[str]:
+    """A prompt that costs nothing, and a client at no distance from the server, are what no server is."""
+    found = []
+    if law.b_us <= 0 and any(seen.computed_tokens.any() for seen in captures):
+        found.append(
+            "b is 0, the end of its range: prompts would cost nothing. The captures do not say what a prompt costs; are the "
+            "times of sending right, and do prompts vary in length?"
+        )
+    if law.offset_us <= _NO_DISTANCE_US:
+        found.append(
+            f"offset is {law.offset_us:.2g} us, the end of its range: no request takes so little to reach the engine. Are the "
+            "times of sending right?"
+        )
+    return found
+
+
+def contradicted(captures: Sequence[Observations], limits: ServerLimits) -> list[str]:
+    """Captures in which more sequences decoded at once than the engine is said to run."""
+    peaks = {seen.name: seats(seen).peak for seen in captures}
+    return [
+        f"{name}: {peak} requests decoded at once, and max_num_seqs is stated as {limits.max_num_seqs}: a server of that "
+        f"limit cannot have done so; state at least {peak}"
+        for name, peak in peaks.items()
+        if peak > _OVERLAP * limits.max_num_seqs + 1
+    ]

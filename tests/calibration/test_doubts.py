@@ -1,0 +1,55 @@
+"""A calibration says when it is not to be believed: in words of its own, and in the file that it writes."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from calibration_loads import PLAIN_LAW, PLAIN_LIMITS, captured, workload
+
+from scheduler.calibration.calibrate import calibrate
+from scheduler.server_model.spec import ServerLimits
+
+EVALUATIONS = 12
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return captured(workload(2, 160, rate=12.0), PLAIN_LAW, PLAIN_LIMITS)
+
+
+def warnings_of(seen, limits=PLAIN_LIMITS):
+    found = calibrate([seen], limits=limits, evaluations=EVALUATIONS, bootstrap=10)
+    assert found.spec.fit["warnings"] == list(found.warnings)
+    return " | ".join(found.warnings)
+
+
+def test_a_sound_capture_raises_no_doubt(plain):
+    """Neither its errors, nor a parameter, nor the limits that it was made with."""
+    told = warnings_of(plain)
+    for doubt in ("does not predict", "end of its range", "is stated as"):
+        assert doubt not in told
+
+
+def test_stamps_that_mean_nothing_are_doubted(plain):
+    """All requests sent at one instant, each answered as fast as when it was alone: the held-out error says so."""
+    wait, rest = plain.first_ns - plain.sent_ns, plain.last_ns - plain.first_ns
+    zero = np.zeros_like(plain.sent_ns)
+    same = dataclasses.replace(plain, sent_ns=zero, first_ns=wait, last_ns=wait + rest, gaps_ns=None, gap_counts=None)
+    told = warnings_of(same, ServerLimits(max_num_seqs=256))
+    assert "does not predict its own captures" in told
+    assert "ttft_p50" in told
+
+
+def test_a_parameter_at_the_end_of_its_range_is_named(plain):
+    """First tokens as fast as no server gives them: the wait before the engine is nothing, and is doubted."""
+    soon = dataclasses.replace(plain, first_ns=plain.sent_ns + 1000, gaps_ns=None, gap_counts=None)
+    assert "end of its range" in warnings_of(soon)
+
+
+def test_a_limit_that_the_capture_contradicts_is_named(plain):
+    """With what the capture shows, and what to state."""
+    told = warnings_of(plain, ServerLimits(max_num_seqs=4))
+    assert "max_num_seqs is stated as 4" in told
+    assert "state at least" in told
