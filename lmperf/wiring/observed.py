@@ -51,6 +51,7 @@ def observations_by_server(trace: TraceFile | Trace, *, most: int = MOST_REQUEST
             "--server-model FILE|PRESET"
         )
     groups = servers.groups(found["of"])
+    left_out = {name: servers.left_out(found["of"], name) for name in groups}
     rows = {name: _middle(mine, found["sent"], most) for name, mine in groups.items()}
     del found
     kept = _Kept(trace, np.concatenate(list(rows.values())))
@@ -61,9 +62,13 @@ def observations_by_server(trace: TraceFile | Trace, *, most: int = MOST_REQUEST
             chosen,
             closed=closed,
             of=len(groups[name]),
+            left_out=left_out[name],
         )
         for name, chosen in rows.items()
     ]
+
+
+_NEVER_SENT = np.iinfo(np.int16).min
 
 
 class _Servers:
@@ -73,13 +78,22 @@ class _Servers:
         self._numbers: dict[str | None, int] = {None: 0}
 
     def of(self, part: Trace) -> NDArray[np.int16]:
-        """Whose each row is; -1 for one that calibration cannot read."""
+        """Whose each row is; of one that was sent and calibration cannot read, the number's complement (below 0), so that it
+        is counted; _NEVER_SENT for one that no server saw."""
         words, index = part.words("backend")
         numbers = [*(self._numbers.setdefault(name, len(self._numbers)) for name in words), 0]
         first, last = part.ints("first_token_ns"), part.ints("last_token_ns")
         good = (part.statuses() == StatusCode.OK) & (first >= 0) & (last >= first) & (part.ints("sent_ns") >= 0)
         good &= (part.ints("output_tokens") > 0) & (part.ints("prompt_tokens") > 0)
-        return np.where(good, np.array(numbers, dtype=np.int16)[index], -1).astype(np.int16)
+        mine = np.array(numbers, dtype=np.int16)[index]
+        seen = good | (part.ints("sent_ns") >= 0)
+        return np.where(good, mine, np.where(seen, ~mine, _NEVER_SENT)).astype(np.int16)
+
+    def left_out(self, numbers: NDArray[np.int16], name: str | None) -> int:
+        """How many rows of a server (None: of all) were sent and cannot be read."""
+        if name is None:
+            return int(((numbers < 0) & (numbers != _NEVER_SENT)).sum())
+        return int((numbers == ~np.int16(self._numbers[name])).sum())
 
     def groups(self, numbers: NDArray[np.int16]) -> dict[str | None, Int64s]:
         """The rows of each server of several, by name; of one server all that can be read (None)."""
@@ -117,8 +131,9 @@ class _Kept:
         self._owners.append(self._place[part.first_row + gaps.owner[mine]].astype(np.int64))
         return {name: part.ints(name)[chosen] for name in (*_STAMPS, "cached_prompt_tokens")}
 
-    def observations(self, name: str, rows: Int64s, *, closed: bool, of: int) -> Observations:
-        """Of the rows numbered ``rows`` in the trace, in order of sending; ``of``: how many there were to choose from."""
+    def observations(self, name: str, rows: Int64s, *, closed: bool, of: int, left_out: int) -> Observations:
+        """Of the rows numbered ``rows`` in the trace, in order of sending; ``of``: how many there were to choose from;
+        ``left_out``: how many more were sent."""
         places = self._place[rows]
         sent, first, last, prompt, output = (self._columns[column][places] for column in _STAMPS)
         users, turnaround_ns = _users_of(sent, last) if closed else (None, 0)
@@ -142,6 +157,7 @@ class _Kept:
             gap_counts=counts.astype(np.int64) if len(values) else None,
             cached_tokens=cached if cached.any() else None,
             of=of,
+            left_out=left_out,
         )
 
 

@@ -22,7 +22,8 @@ class Observations:
 
     ``cached_tokens``: prompt tokens of each that the server found in its prefix cache, fewer than the prompt's; they took no
     prefill. None: none, as far as is known. ``of``: how many requests the capture has that could have been read, of which
-    these are a stretch (0: all are here)."""
+    these are a stretch (0: all are here). ``left_out``: how many more were sent and cannot be read: not answered, or a stamp or
+    a length is missing or cannot be."""
 
     name: str
     sent_ns: Int64s
@@ -36,6 +37,7 @@ class Observations:
     gap_counts: Int64s | None = None
     cached_tokens: Int64s | None = None
     of: int = 0
+    left_out: int = 0
 
     @property
     def computed_tokens(self) -> Int64s:

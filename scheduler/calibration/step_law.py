@@ -161,6 +161,12 @@ def _partly_read(captures: list[Observations]) -> list[str]:
         for seen in captures
         if seen.of > len(seen)
     ]
+    found += [
+        f"{seen.name}: {seen.left_out:,} of {seen.left_out + max(seen.of, len(seen)):,} requests are left out: not answered in "
+        "full, or a stamp or a length is missing or cannot be"
+        for seen in captures
+        if seen.left_out
+    ]
     cached = sum(int(seen.cached_tokens.sum()) for seen in captures if seen.cached_tokens is not None)
     if cached:
         share = cached / sum(int(seen.prompt_tokens.sum()) for seen in captures)

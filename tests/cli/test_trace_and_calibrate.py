@@ -222,6 +222,20 @@ def test_calibrate_finds_the_law_that_made_the_captures(tmp_path):
     assert errors["ttft_p50"] < 0.15
 
 
+def test_calibrate_counts_the_rows_that_it_leaves_out(tmp_path):
+    """Requests that the server had and whose lengths nobody knows: how many of how many, on the terminal and in the file."""
+    trace = capture(tmp_path / "one.jsonl.gz", 1, 15)
+    lines = gzip.decompress(trace.read_bytes()).decode().splitlines()
+    for row in (5, 9):
+        lines[row] = json.dumps({**json.loads(lines[row]), "prompt_tokens": -1})
+    trace.write_bytes(gzip.compress("\n".join(lines).encode()))
+    done = invoke("calibrate", trace, "-o", "m.json", cwd=tmp_path)
+    assert done.returncode == 0, done
+    says = f"{trace.name}: 2 of {len(lines) - 1} requests are left out"
+    assert says in done.stdout
+    assert any(says in warning for warning in load_server_model(str(tmp_path / "m.json")).fit["warnings"])
+
+
 def test_calibrate_is_told_what_attention_costs(tmp_path):
     """The stated figure is in the file as it was stated, and in the printed law; a negative one is refused."""
     trace = capture(tmp_path / "one.jsonl.gz", 1, 15)
