@@ -27,6 +27,7 @@ from loadgen.trace.schema import TRACE_SCHEMA, TraceMetadata, with_metadata
 from loadgen.workload.replay import MOONCAKE_BLOCK_TOKENS
 from scheduler.auto_rule import AutoRule
 from scheduler.calibration.calibrate import calibrate, limits_seen
+from scheduler.calibration.doubts import wide
 from scheduler.calibration.step_law import fit_law
 from scheduler.cost import CostModel
 from scheduler.routing import Routing, routed_text
@@ -184,7 +185,7 @@ def server_for(captured: CapturedRun, server_model: str | None) -> tuple[ServerM
         found = calibrate(seen, name=name, limits=limits, hold_out=False)
         return found.spec, Fitted("refined by replaying it", found.warnings)
     fit = fit_law(seen)
-    warnings = list(fit.warnings)
+    warnings = [*fit.warnings, *wide(fit.intervals)]
     spec = ServerModelSpec(name=name, law=fit.law, limits=limits or limits_seen(seen, warnings))
     how = (
         "least squares alone, the run being long; to refine it: "

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from scheduler.calibration.doubts import LEAST_OFFSET_US, at_bounds, contradicted, large_errors
+from scheduler.calibration.doubts import LEAST_OFFSET_US, at_bounds, contradicted, large_errors, wide
 from scheduler.calibration.figures import errors, figures
 from scheduler.calibration.jackknife import jackknife
 from scheduler.calibration.observations import Observations
@@ -102,7 +102,13 @@ def calibrate(
         for held_one in _held_out(captures, limits, attended_us, evaluations, warnings):
             held.append(held_one)
             on_progress(1 + len(held), total)
-    warnings += contradicted(captures, limits) + at_bounds(captures, fit.law) + large_errors(mean_absolute(held))
+    intervals = _intervals(fit.law, held) if len(held) == len(captures) else {}
+    warnings += (
+        wide(intervals)
+        + contradicted(captures, limits)
+        + at_bounds(captures, fit.law)
+        + large_errors(mean_absolute(held))
+    )
     warnings += _replay_warnings(captures, fit.law, limits)
     data = _as_data(captures, spans, fit, held, warnings)
     spec = ServerModelSpec(name=name, law=fit.law, limits=limits, fit=data)

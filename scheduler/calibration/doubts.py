@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from scheduler.calibration.observations import Observations
 from scheduler.calibration.seats import seats
+from scheduler.calibration.step_law import Interval95
 from scheduler.server_model.spec import ServerLimits, StepLaw
 
 LARGE = {
@@ -27,6 +28,16 @@ _NO_DISTANCE_US = 10 * LEAST_OFFSET_US
 
 _OVERLAP = 1.1
 """A client sees a sequence begin before it sees the last token of the one that made room."""
+
+
+def wide(intervals: Mapping[str, Interval95]) -> list[str]:
+    """Parameters whose interval is wider than their value; ``intervals``: those that are shown beside it."""
+    return [
+        f"{name} is known only to within {(found.high - found.low) / found.value / 2:.0%} "
+        f"(from {found.low:,.4g} to {found.high:,.4g})"
+        for name, found in intervals.items()
+        if 0 < found.value < found.high - found.low
+    ]
 
 
 def large_errors(mean_absolute: Mapping[str, float]) -> list[str]:

@@ -127,7 +127,7 @@ def fit_law(captures: list[Observations], *, attended_us: float = 0.0, bootstrap
         law=law,
         intervals=intervals,
         condition=condition,
-        warnings=_warnings(captures, best, spread, condition),
+        warnings=_warnings(captures, condition),
         requests=len(target),
         peak_decoding=max(Activity(seen).peak_decoding for seen in captures),
     )
@@ -178,7 +178,7 @@ def _partly_read(captures: list[Observations]) -> list[str]:
     return found
 
 
-def _warnings(captures: list[Observations], best: Floats, spread: Floats, condition: float) -> tuple[str, ...]:
+def _warnings(captures: list[Observations], condition: float) -> tuple[str, ...]:
     warnings = _partly_read(captures)
     outputs = np.concatenate([seen.output_tokens for seen in captures])
     prompts = np.concatenate([seen.prompt_tokens for seen in captures])
@@ -186,8 +186,4 @@ def _warnings(captures: list[Observations], best: Floats, spread: Floats, condit
         warnings.append("all lengths are nearly equal: the terms of the law cannot be told apart; vary the lengths")
     if condition > 1e3:
         warnings.append(f"the terms are confounded (condition number {condition:.0f}): capture several loads")
-    for i, name in enumerate(TERMS):
-        width = spread[1, i] - spread[0, i]
-        if best[i] > 0 and width > best[i]:
-            warnings.append(f"{name} is known only to within {width / best[i] * 50:.0f}%")
     return tuple(warnings)

@@ -53,3 +53,12 @@ def test_a_limit_that_the_capture_contradicts_is_named(plain):
     told = warnings_of(plain, ServerLimits(max_num_seqs=4))
     assert "max_num_seqs is stated as 4" in told
     assert "state at least" in told
+
+
+@pytest.mark.parametrize("seeds", [(2,), (1, 2, 3)])
+def test_a_width_that_is_warned_of_is_that_of_the_interval_shown(seeds):
+    """Of loads that tell little of c: each parameter that is warned of has such an interval beside it, and no other has."""
+    seen = [captured(workload(seed, 60, rate=12.0), PLAIN_LAW, PLAIN_LIMITS) for seed in seeds]
+    found = calibrate(seen, limits=PLAIN_LIMITS, evaluations=EVALUATIONS, bootstrap=40)
+    told = {text.split()[0] for text in found.warnings if "is known only to within" in text}
+    assert told == {name for name, one in found.intervals().items() if one.high - one.low > one.value}
