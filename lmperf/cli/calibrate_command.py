@@ -19,6 +19,7 @@ from lmperf.wiring.captured import any_trace, limits_of_headers
 from lmperf.wiring.observed import observations
 from scheduler.calibration.calibrate import Calibration, calibrate
 from scheduler.calibration.jackknife import MIN_CAPTURES
+from scheduler.calibration.within_run import MOST_REQUESTS
 from scheduler.server_model.spec import ServerLimits, encode_server_model
 
 _UNITS = {
@@ -101,7 +102,8 @@ def _say(console: Console, found: Calibration) -> None:
     )
     table = _table()
     intervals = found.intervals()
-    for column in ("parameter", "value", *(["95%, jackknife over captures"] if intervals else []), "unit"):
+    kind = "95%, jackknife over captures" if found.over_captures() else "95%, bootstrap within the run"
+    for column in ("parameter", "value", *([kind] if intervals else []), "unit"):
         table.add_column(column, justify="left" if column in {"parameter", "unit"} else "right", no_wrap=True)
     for term in law.__struct_fields__:
         value = getattr(law, term)
@@ -117,7 +119,14 @@ def _say(console: Console, found: Calibration) -> None:
     console.print(table)
     if not intervals:
         console.print(
-            f"no intervals of the parameters: they take {MIN_CAPTURES} captures or more, each of which is left out once",
+            f"no intervals of the parameters: they take {MIN_CAPTURES} captures or more, each of which is left out once, or at "
+            f"most {MOST_REQUESTS:,} requests to refit within the run",
+            soft_wrap=True,
+        )
+    elif found.within:
+        console.print(
+            "the intervals are within the run: how far its own requests leave the law open, not how the next run may differ; "
+            f"for that, give {MIN_CAPTURES} captures or more",
             soft_wrap=True,
         )
     console.print(

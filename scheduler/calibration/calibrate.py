@@ -2,7 +2,8 @@
 
 Least squares on spans give the start (:mod:`scheduler.calibration.step_law`), the simulator in the loop the rest
 (:mod:`scheduler.calibration.refine`). The intervals of what comes out are a jackknife over the captures
-(:mod:`scheduler.calibration.jackknife`).
+(:mod:`scheduler.calibration.jackknife`); for one or two captures a block bootstrap within them
+(:mod:`scheduler.calibration.within_run`).
 
 Held-out errors: each capture is predicted from the others; a single capture is split in time, fitted on its first half and
 judged on its second.
@@ -10,20 +11,21 @@ judged on its second.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
 
 from scheduler.calibration.doubts import LEAST_OFFSET_US, at_bounds, contradicted, large_errors, wide
 from scheduler.calibration.figures import errors, figures
-from scheduler.calibration.jackknife import jackknife
+from scheduler.calibration.jackknife import MIN_CAPTURES, jackknife
 from scheduler.calibration.observations import Observations
 from scheduler.calibration.refine import Refined, refine
 from scheduler.calibration.replay import replay
 from scheduler.calibration.seats import seats
 from scheduler.calibration.step_law import MIN_REQUESTS, CalibrationError, Interval95, LawFit, fit_law
+from scheduler.calibration.within_run import MOST_REQUESTS, REFITS, within_run
 from scheduler.server_model.spec import STATED, ServerLimits, ServerModelSpec, StepLaw
 
 EVALUATIONS = 140
@@ -44,7 +46,8 @@ class HeldOut:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """``spec``: the server model, with all of this in its ``fit``. ``spans``: the least-squares fit that it started from."""
+    """``spec``: the server model, with all of this in its ``fit``. ``spans``: the least-squares fit that it started from.
+    ``within``: intervals within one run (:mod:`scheduler.calibration.within_run`), where there are too few captures."""
 
     spec: ServerModelSpec
     spans: LawFit
@@ -52,13 +55,18 @@ class Calibration:
     held_out: tuple[HeldOut, ...]
     warnings: tuple[str, ...]
     all_held_out: bool = True
+    within: dict[str, Interval95] = field(default_factory=dict)
 
     def mean_absolute(self) -> dict[str, float]:
         """Mean over captures of the absolute held-out error, by figure."""
         return mean_absolute(self.held_out)
 
     def intervals(self) -> dict[str, Interval95]:
-        """Of the law's parameters, 95%; empty for fewer than three captures, or where one could not be held out."""
+        """Of the law's parameters, 95%: over captures, where there are three or more and each could be held out; else within
+        the run, where it is short enough."""
+        return self.over_captures() or self.within
+
+    def over_captures(self) -> dict[str, Interval95]:
         return _intervals(self.spec.law, self.held_out) if self.all_held_out else {}
 
     def left_out_range(self) -> dict[str, tuple[float, float]]:
@@ -82,19 +90,23 @@ def calibrate(
     evaluations: int = EVALUATIONS,
     bootstrap: int = 200,
     seed: int = 0,
+    refits: int = REFITS,
     hold_out: bool = True,
     on_progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Calibration:
     """Fit one server model to all captures. ``limits``: the engine's, where they are known; else ``max_num_seqs`` (default:
     from a plateau of the captures) and ``max_num_batched_tokens`` (default: vLLM's usual 8,192). ``attended_us``: of the law,
-    which no fit moves. ``evaluations``: at most so many replays a fit. Raises CalibrationError when there is too little, or
+    which no fit moves. ``evaluations``: at most so many replays a fit. ``refits``: of the bootstrap
+    within one or two captures (0: none). Raises CalibrationError when there is too little, or
     nothing that identifies the law."""
     captures = [_sorted(seen) for seen in captures]
     spans = fit_law(captures, attended_us=attended_us, bootstrap=bootstrap, seed=seed)
     warnings = list(spans.warnings)
     if limits is None:
         limits = limits_seen(captures, warnings, max_num_seqs, max_num_batched_tokens)
-    total = 1 + (max(len(captures), 1) if hold_out else 0)
+    folds = max(len(captures), 1) if hold_out else 0
+    bounded = refits if hold_out and len(captures) < MIN_CAPTURES and sum(map(len, captures)) <= MOST_REQUESTS else 0
+    total = 1 + folds + bounded
     fit = refine(captures, start_of(spans.law), limits, evaluations=evaluations)
     on_progress(1, total)
     held: list[HeldOut] = []
@@ -102,7 +114,17 @@ def calibrate(
         for held_one in _held_out(captures, limits, attended_us, evaluations, warnings):
             held.append(held_one)
             on_progress(1 + len(held), total)
-    intervals = _intervals(fit.law, held) if len(held) == len(captures) else {}
+    within = within_run(
+        captures,
+        fit.law,
+        limits,
+        refits=bounded,
+        seed=seed,
+        on_progress=lambda done: on_progress(1 + folds + done, total),
+    )
+    intervals = (
+        within if len(captures) < MIN_CAPTURES else _intervals(fit.law, held) if len(held) == len(captures) else {}
+    )
     warnings += (
         wide(intervals)
         + contradicted(captures, limits)
@@ -110,11 +132,10 @@ def calibrate(
         + large_errors(mean_absolute(held))
     )
     warnings += _replay_warnings(captures, fit.law, limits)
-    data = _as_data(captures, spans, fit, held, warnings)
+    data = _as_data(captures, spans, fit, held, within, warnings)
     spec = ServerModelSpec(name=name, law=fit.law, limits=limits, fit=data)
-    return Calibration(
-        spec, spans, fit.loss, tuple(held), tuple(warnings), all_held_out=len(held) >= min(len(captures), total - 1)
-    )
+    complete = len(held) >= min(len(captures), folds)
+    return Calibration(spec, spans, fit.loss, tuple(held), tuple(warnings), all_held_out=complete, within=within)
 
 
 def _sorted(seen: Observations) -> Observations:
@@ -220,6 +241,7 @@ def _as_data(
     spans: LawFit,
     fit: Refined,
     held: Sequence[HeldOut],
+    within: Mapping[str, Interval95],
     warnings: Sequence[str],
 ) -> dict[str, object]:
     """What the server-model file keeps of its origin."""
@@ -233,6 +255,7 @@ def _as_data(
         },
         "loss": fit.loss,
         "jackknife_95": {name: [i.low, i.high] for name, i in _intervals(fit.law, held).items()},
+        "within_run_bootstrap_95": {name: [i.low, i.high] for name, i in within.items()},
         "left_out_range": {name: list(ends) for name, ends in _left_out_range(fit.law, held).items()},
         "held_out": {one.capture: one.errors for one in held},
         "mean_absolute_error": mean_absolute(held),

@@ -24,7 +24,7 @@ import msgspec
 import numpy as np
 
 from scheduler.calibration.figures import errors, figures
-from scheduler.calibration.observations import Floats, Observations
+from scheduler.calibration.observations import Floats, Int64s, Observations
 from scheduler.calibration.replay import replay
 from scheduler.server_model.spec import STATED, ServerLimits, StepLaw
 
@@ -61,13 +61,15 @@ def refine(
     limits: ServerLimits,
     *,
     evaluations: int = 140,
+    rows: Sequence[Int64s] | None = None,
 ) -> Refined:
     """Move the parameters from ``start`` (those that are 0, and those that are stated, stay); ``evaluations``: at most so
-    many replays of all captures."""
+    many replays of all captures; ``rows``: of each capture, the requests whose figures are compared (None: all)."""
     from scipy.optimize import minimize  # noqa: PLC0415 (heavy, and only calibration needs it)
 
     names = [name for name in StepLaw.__struct_fields__ if getattr(start, name) > 0 and name not in STATED]
-    measured = [figures(seen) for seen in captures]
+    compared: Sequence[Int64s | None] = [None] * len(captures) if rows is None else rows
+    measured = [_figures(seen, some) for seen, some in zip(captures, compared, strict=True)]
 
     def law_at(z: Floats) -> StepLaw:
         moved = {name: getattr(start, name) * math.exp(step) for name, step in zip(names, z.tolist(), strict=True)}
@@ -75,7 +77,10 @@ def refine(
 
     def cost(z: Floats) -> float:
         law = law_at(z)
-        losses = [capture_loss(seen, goal, law, limits) for seen, goal in zip(captures, measured, strict=True)]
+        losses = [
+            capture_loss(seen, goal, law, limits, some)
+            for seen, goal, some in zip(captures, measured, compared, strict=True)
+        ]
         return sum(losses) / len(losses) + RIDGE * float(z @ z)
 
     origin = np.zeros(len(names))
@@ -89,9 +94,15 @@ def refine(
     return Refined(law_at(found.x), float(found.fun))
 
 
-def capture_loss(seen: Observations, measured: dict[str, float], law: StepLaw, limits: ServerLimits) -> float:
-    """The weighted mean of rho over the fitted figures of one capture."""
-    found = errors(measured, figures(replay(seen, law, limits).times))
+def _figures(seen: Observations, rows: Int64s | None) -> dict[str, float]:
+    return figures(seen if rows is None else seen.take(rows))
+
+
+def capture_loss(
+    seen: Observations, measured: dict[str, float], law: StepLaw, limits: ServerLimits, rows: Int64s | None = None
+) -> float:
+    """The weighted mean of rho over the fitted figures of one capture, or of some of its ``rows``."""
+    found = errors(measured, _figures(replay(seen, law, limits).times, rows))
     losses = []
     for name, scale in SCALES.items():
         if name in found:

@@ -1,0 +1,49 @@
+"""One capture has intervals of its own, which hold the law that is printed beside them."""
+
+from __future__ import annotations
+
+import numpy as np
+from calibration_loads import PLAIN_LAW, PLAIN_LIMITS, captured, workload
+
+from scheduler.calibration.calibrate import calibrate
+from scheduler.calibration.within_run import drawn_blocks, within_run
+
+
+def test_one_capture_has_intervals_and_its_file_too():
+    """Of every parameter that is not 0; said to be within the run, and never taken for those over captures."""
+    seen = captured(workload(7, 80, rate=6.0), PLAIN_LAW, PLAIN_LIMITS)
+    steps = []
+    found = calibrate(
+        [seen],
+        limits=PLAIN_LIMITS,
+        evaluations=20,
+        bootstrap=10,
+        refits=4,
+        on_progress=lambda done, total: steps.append((done, total)),
+    )
+    law, shown = found.spec.law, found.intervals()
+    assert set(shown) == {name for name in law.__struct_fields__ if getattr(law, name) > 0}
+    for name, one in shown.items():
+        assert one.low <= getattr(law, name) == one.value <= one.high
+    assert shown["a_us"].low < shown["a_us"].high
+    assert found.over_captures() == {}
+    assert found.spec.fit["within_run_bootstrap_95"] == {name: [one.low, one.high] for name, one in shown.items()}
+    assert found.spec.fit["jackknife_95"] == {}
+    assert steps == [(done, 6) for done in range(1, 7)], "every fit and every refit is progress"
+
+
+def test_a_run_too_long_to_refit_has_none():
+    """No command takes an hour for its intervals; without refits there are none either."""
+    long = workload(1, 2_001, rate=5.0)
+    assert within_run([long], PLAIN_LAW, PLAIN_LIMITS) == {}
+    assert within_run([workload(1, 20, rate=5.0)], PLAIN_LAW, PLAIN_LIMITS, refits=0) == {}
+
+
+def test_what_is_drawn_are_whole_blocks():
+    """A block is rows in order, drawn as a whole or not at all; as many blocks as there are."""
+    rows = drawn_blocks(200, np.random.default_rng(3))
+    assert len(rows) == 200
+    for block in rows.reshape(20, 10):
+        assert block[0] % 10 == 0
+        assert np.array_equal(block, np.arange(block[0], block[0] + 10))
+    assert len(np.unique(rows)) < 200
