@@ -11,7 +11,9 @@ load. The best is found by
 3. throughput, since attainment beyond a promise is worth none; what is within 1% of the best counts as the best;
 4. P99 decay in contract, where below 1 is not better than 1, and what is within 0.1 of the least counts as the least: where
    those who keep their promise are harmed least, they are the farthest from losing it;
-5. the order in which they were tried.
+5. of those that are left, one that no other of them beats in attainment, decay and throughput alike (as the table rounds
+   them), so that the recommendation never stands beside what is better in everything;
+6. the order in which they were tried.
 
 So the scenario's own setting wins where nothing does better.
 """
@@ -136,7 +138,7 @@ def best_of(trials: Sequence[Trial]) -> Trial | None:
     most = max(trial.throughput for trial in left)
     left = [trial for trial in left if trial.throughput >= most - _SAME_THROUGHPUT]
     mildest = min(trial.decay for trial in left)
-    return next(trial for trial in left if trial.decay <= mildest + _SAME_DECAY)
+    return efficient([trial for trial in left if trial.decay <= mildest + _SAME_DECAY])[0]
 
 
 def efficient(trials: Sequence[Trial]) -> list[Trial]:
