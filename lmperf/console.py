@@ -57,10 +57,11 @@ class Progress:
         self._line(f"{of_time}{drain}: {of_requests} requests done, {queued} queued, {in_flight} in flight{fails}")
 
     def counting(self, what: str, done: int, total: int, started_s: float) -> None:
-        """``done`` of ``total`` pieces of work since ``started_s`` (monotonic)."""
+        """``done`` of ``total`` pieces of work since ``started_s`` (monotonic). The time left is said from the second piece on:
+        the first has the start in it, and says little of the rest."""
         elapsed = time.monotonic() - started_s
-        left = elapsed / done * (total - done) if done else 0.0
-        self._line(f"{what}: {done} of {total}, {elapsed:.0f} s, about {left:.0f} s left")
+        left = f", about {elapsed / done * (total - done):.0f} s left" if done > 1 else ""
+        self._line(f"{what}: {done} of {total}, {elapsed:.0f} s{left}")
         if done == total:
             self.done()
 

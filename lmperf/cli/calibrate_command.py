@@ -32,8 +32,10 @@ _UNITS = {
 }
 _FIGURES = {
     "ttft_p50": "TTFT P50",
+    "ttft_p90": "TTFT P90",
     "ttft_p99": "TTFT P99",
     "tpot_mean": "TPOT mean",
+    "tpot_p90": "TPOT P90",
     "tpot_p99": "TPOT P99",
     "itl_p99": "ITL P99",
     "e2e_mean": "E2E mean",
