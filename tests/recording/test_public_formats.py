@@ -215,8 +215,17 @@ def test_vllm_bench_queue_time_belongs_to_the_latency(tmp_path):
 
 
 def test_vllm_bench_without_details_says_which_flag_is_missing(tmp_path):
+    detailed = ("input_lens", "output_lens", "ttfts", "itls", "start_times", "errors")
+    short = {name: value for name, value in VLLM.items() if name not in detailed}
+    with pytest.raises(
+        TraceError, match=r"no input_lens, .*start_times, errors: was it written without --save-detailed\?"
+    ):
+        read_public(file_of(tmp_path, json.dumps(short)))
+
+
+def test_vllm_bench_without_one_list_does_not_ask_for_a_flag_that_was_given(tmp_path):
     short = {name: value for name, value in VLLM.items() if name != "start_times"}
-    with pytest.raises(TraceError, match=r"no start_times: was it written without --save-detailed\?"):
+    with pytest.raises(TraceError, match=r"no start_times: was it written by an older vLLM\?"):
         read_public(file_of(tmp_path, json.dumps(short)))
 
 

@@ -35,7 +35,9 @@ def read(path: Path) -> TraceRows:
     result = _load(path)
     missing = [name for name in _DETAILED if name not in result]
     if missing:
-        raise TraceError(path, f"no {', '.join(missing)}: was it written without --save-detailed?")
+        # Without --save-detailed all lists of a figure a request are missing.
+        why = "was it written without --save-detailed?" if "ttfts" in missing else "was it written by an older vLLM?"
+        raise TraceError(path, f"no {', '.join(missing)}: {why}")
     lists: dict[str, list[Any]] = {name: result[name] for name in _DETAILED}
     n = len(lists["start_times"])
     for name, values in lists.items():
