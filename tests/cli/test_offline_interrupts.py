@@ -147,7 +147,8 @@ def test_what_was_replayed_of_a_trace_is_kept(tmp_path):
     assert found.code == 105, found.err
     assert "captured arrivals under each policy" in found.out
     assert "interrupted: what is not above" in found.out
-    assert found.json("comparison.json") == {"schema": "lmperf.comparison/1.0", "interrupted": True, "comparisons": []}
+    data = found.json("comparison.json")
+    assert (data["interrupted"], data["comparisons"]) == (True, [])
 
 
 def test_workers_end_with_a_parent_that_is_killed(tmp_path):
