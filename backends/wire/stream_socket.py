@@ -23,7 +23,7 @@ from backends.protocol import Clock
 _READ_MOST = 64 << 10
 _TIMESPEC = struct.Struct("qq")
 _timespec = _TIMESPEC.unpack
-_OFFSET_KEPT_NS, _OLDEST_STAMP_NS = 1_000_000, 20_000_000
+_OFFSET_KEPT_NS, _OLDEST_STAMP_NS = 5_000_000, 20_000_000
 _AT_ONCE_NS, _COMPARED_MOST, _STEP_NS = 20_000, 3, 1_000_000
 _ANCILLARY_MOST = socket.CMSG_SPACE(_TIMESPEC.size) if hasattr(socket, "CMSG_SPACE") else 0
 _SO_TIMESTAMPNS = 35
@@ -74,7 +74,7 @@ class Link(Delivers, Protocol):
 class ReceiptClock:
     """From the system's stamps, which are on the clock that people set (``wall``), to ours.
 
-    Both clocks are read together at most once a millisecond, for whole bursts of tokens. A process that was put aside between
+    Both clocks are read together at most once in 5 ms, in which the slewing of a clock (500 ppm) comes to 2.5 us. A process that was put aside between
     the two readings reads again, or a whole burst would be moved by as much.
 
     What was stamped before somebody set the clock may be read after it, so once the clocks are found to have been moved a stamp

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 from backends.protocol import OnTokens
 
@@ -23,7 +22,9 @@ TEXT_BYTES = bytes(byte for byte in range(0x20, 0x7F) if byte not in b'"\\')
 
 _EVENT, _EVENT_END, _CRLF = b"data: ", b"\n\n", b"\r\n"
 _ZERO = ord("0")
+_ONE_DIGIT = b"0"
 _LENGTHS_KEPT = 1024
+_PIECE_KEPT, _PIECES_KEPT, _FORMS_KEPT = 64, 1 << 14, 8
 
 Taker = Callable[[bytes, int], None]
 """Takes a segment and the ns of its receipt."""
@@ -84,51 +85,61 @@ def taker(
     lead, tail = _EVENT + template.before, template.after + _EVENT_END + _CRLF
     end = -len(tail)
     lines = _SIZE_LINES_UPPER if upper else _SIZE_LINES
-    size_line = partial(_size_line, upper=upper)
+    heads: dict[int, bytes] = {}
+    """What stands before the text, by the length of a chunk."""
+    proven = _proven(template.between)
+
+    def head_of(length: int) -> bytes:
+        line = lines.get(length) or _size_line(length, upper=upper)
+        heads[length] = head = line + lead
+        return head
+
+    def proves(piece: bytes) -> bool:
+        text, number = piece, _ONE_DIGIT
+        if template.between is not None:
+            text, _, number = piece.partition(between)
+        plain = bool(
+            text
+            and number.isdigit()
+            and (number[0] != _ZERO or len(number) == 1)
+            and not text.translate(None, TEXT_BYTES)
+        )
+        if plain and len(piece) <= _PIECE_KEPT:
+            if len(proven) >= _PIECES_KEPT:
+                proven.clear()
+            proven.add(piece)
+        return plain
 
     def take(data: bytes, arrived_ns: int) -> None:
-        line = lines.get(len(data)) or size_line(len(data))
-        start = len(line) + len(lead)
-        if (
-            data.startswith(line)
-            and data.startswith(lead, len(line))
-            and data.endswith(tail)
-            and start < len(data) + end
-            and not data[start:end].translate(None, TEXT_BYTES)
-        ):
-            stamp(arrived_ns)
-            if on_tokens is None:
-                return
-            try:
-                on_tokens(arrived_ns, None)
-            except BaseException as exc:  # noqa: BLE001 (the answer's to raise)
-                raised(exc)
-        else:
-            otherwise(data, arrived_ns)
-
-    def take_with_id(data: bytes, arrived_ns: int) -> None:
-        line = lines.get(len(data)) or size_line(len(data))
-        if data.startswith(line) and data.startswith(lead, len(line)) and data.endswith(tail):
-            text, _, number = data[len(line) + len(lead) : end].partition(between)
-            if (
-                text
-                and number.isdigit()
-                and (number[0] != _ZERO or len(number) == 1)
-                and not text.translate(None, TEXT_BYTES)
-            ):
+        head = heads.get(len(data)) or head_of(len(data))
+        if data.startswith(head) and data.endswith(tail):
+            piece = data[len(head) : end]
+            if piece in proven or proves(piece):
                 stamp(arrived_ns)
-                count(1)
+                if counts:
+                    count(1)
                 if on_tokens is None:
                     return
                 try:
-                    on_tokens(arrived_ns, 1)
+                    on_tokens(arrived_ns, told)
                 except BaseException as exc:  # noqa: BLE001 (the answer's to raise)
                     raised(exc)
                 return
         otherwise(data, arrived_ns)
 
-    return take if template.between is None else take_with_id
+    counts = template.between is not None
+    told = 1 if counts else None
+    return take
 
+
+def _proven(between: bytes | None) -> set[bytes]:
+    """What was found to be a plain text (and a token id behind ``between``) in any stream: models repeat themselves."""
+    if len(_PROVEN) >= _FORMS_KEPT:
+        _PROVEN.clear()
+    return _PROVEN.setdefault(between, set())
+
+
+_PROVEN: dict[bytes | None, set[bytes]] = {}
 
 _SIZE_LINES: dict[int, bytes] = {}
 _SIZE_LINES_UPPER: dict[int, bytes] = {}
