@@ -74,13 +74,14 @@ class Link(Delivers, Protocol):
 class ReceiptClock:
     """From the system's stamps, which are on the clock that people set (``wall``), to ours.
 
-    Both clocks are read together at most once in 5 ms, in which the slewing of a clock (500 ppm) comes to 2.5 us. A process that was put aside between
-    the two readings reads again, or a whole burst would be moved by as much.
+    Both clocks are read together at most once in 5 ms, in which the slewing of a clock (500 ppm) comes to 2.5 us. A process
+    that was put aside between the two readings reads again, or a whole burst would be moved by as much.
 
     What was stamped before somebody set the clock may be read after it, so once the clocks are found to have been moved a stamp
     may mean either of two instants. The later one counts that is not after the reading: the right one, unless the loop was
-    away for longer than the clock was moved by; then it is late, as if the system did not stamp. A step back by less than
-    20 ms, or by as much as the loop was away, may go unnoticed for 20 ms, and its rows are marked where stamps go back.
+    away for longer than the clock was moved by; then it is late, as if the system did not stamp. A step
+    forward by less than 5 ms may go unnoticed for as long; one back by less than 20 ms, or by as much as the loop was away, for
+    20 ms, and its rows are marked where stamps go back.
     """
 
     __slots__ = (

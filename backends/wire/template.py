@@ -79,14 +79,13 @@ def taker(
     has one token, if it has an id), and leaves every other segment to ``otherwise``. ``on_tokens`` None: is not told of
     them. ``upper``: sizes are written in capitals. ``raised`` is told what ``on_tokens`` raises.
 
-    Closures over what does not change: this runs once a token.
+    Closures over what does not change: this runs once a token. Its text is looked for among those proven before.
     """
     between = template.between or b""
     lead, tail = _EVENT + template.before, template.after + _EVENT_END + _CRLF
     end = -len(tail)
     lines = _SIZE_LINES_UPPER if upper else _SIZE_LINES
-    heads: dict[int, bytes] = {}
-    """What stands before the text, by the length of a chunk."""
+    heads: dict[int, bytes] = {}  # what stands before the text, by the length of a chunk
     proven = _proven(template.between)
 
     def head_of(length: int) -> bytes:

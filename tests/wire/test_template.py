@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from backends.wire import template
 from backends.wire.answer import OpenAiAnswer
 from backends.wire.chunk import template_of
 from backends.wire.options import WireOptions
@@ -288,3 +289,19 @@ def test_what_is_not_one_whole_chunk_with_one_event(data):
 def test_one_whole_chunk_with_one_event():
     assert payload_of(whole_event(framed(b"x"))) == b"x"
     assert whole_event(framed(b"y" * 300, "%X")) == b"data: " + b"y" * 300 + b"\n\n"
+
+
+def test_what_was_proven_does_not_grow_with_the_texts():
+    """Nor does forgetting change what a stream comes to."""
+    template._PROVEN.clear()
+    segments = [framed(chat(f"word {number}")) for number in range(template._PIECES_KEPT + 100)]
+    listener = Listener(short=True).feed([HEAD, *segments, *END])
+    assert len(listener.answer.chunk_ns) == len(segments)
+    assert listener.parsed < 10
+    assert all(len(pieces) <= template._PIECES_KEPT for pieces in template._PROVEN.values())
+    long_text = framed(chat("x" * 1000))
+    Listener(short=True).feed([HEAD, long_text, long_text, *END])
+    assert max(len(piece) for pieces in template._PROVEN.values() for piece in pieces) <= template._PIECE_KEPT
+    for number in range(template._FORMS_KEPT + 5):
+        template._proven(b"form %d" % number)
+    assert len(template._PROVEN) <= template._FORMS_KEPT
