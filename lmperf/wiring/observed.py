@@ -17,7 +17,7 @@ from lmperf.wiring.header import run_name
 from loadgen.trace.collect import collected
 from loadgen.trace.parts import TraceFile
 from loadgen.trace.reader import Trace
-from scheduler.calibration.observations import Observations
+from scheduler.calibration.observations import BLOCKS, Observations, blocks_of
 from scheduler.calibration.step_law import CalibrationError
 from tenants.measures.columns import Int64s, StatusCode
 
@@ -137,12 +137,9 @@ class _Kept:
         places = self._place[rows]
         sent, first, last, prompt, output = (self._columns[column][places] for column in _STAMPS)
         users, turnaround_ns = _users_of(sent, last) if closed else (None, 0)
-        owned = np.zeros(len(self._columns["sent_ns"]), dtype=np.bool_)
-        owned[places] = True
-        gaps = np.concatenate(
-            [found[owned[owners]] for found, owners in zip(self._gaps, self._owners, strict=True)] or [sent[:0]]
-        )
-        values, counts = np.unique(gaps, return_counts=True)
+        block = np.full(len(self._columns["sent_ns"]), -1, dtype=np.int64)
+        block[places] = blocks_of(len(places))
+        values, counts, blocks = self._counted_gaps(block)
         cached = np.clip(self._columns["cached_prompt_tokens"][places], 0, prompt - 1)
         return Observations(
             name,
@@ -154,10 +151,22 @@ class _Kept:
             users=users,
             turnaround_ns=turnaround_ns,
             gaps_ns=values if len(values) else None,
-            gap_counts=counts.astype(np.int64) if len(values) else None,
+            gap_counts=counts if len(values) else None,
+            gap_blocks=blocks if len(values) else None,
             cached_tokens=cached if cached.any() else None,
             of=of,
             left_out=left_out,
+        )
+
+    def _counted_gaps(self, block: Int64s) -> tuple[Int64s, Int64s, Int64s]:
+        """The different gaps of each block, how often each is there, and in which block; ``block``: of each row, -1: none."""
+        of = np.concatenate([block[owners] for owners in self._owners] or [block[:0]])
+        gaps = np.concatenate(self._gaps or [block[:0]])
+        found = [(number, *np.unique(gaps[of == number], return_counts=True)) for number in range(BLOCKS)]
+        return (
+            np.concatenate([values for _, values, _ in found]),
+            np.concatenate([counts for _, _, counts in found]),
+            np.concatenate([np.full(len(values), number, dtype=np.int64) for number, values, _ in found]),
         )
 
 

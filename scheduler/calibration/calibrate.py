@@ -20,7 +20,7 @@ import numpy as np
 from scheduler.calibration.doubts import LEAST_OFFSET_US, at_bounds, contradicted, large_errors, wide
 from scheduler.calibration.figures import errors, figures
 from scheduler.calibration.jackknife import MIN_CAPTURES, jackknife
-from scheduler.calibration.observations import Observations
+from scheduler.calibration.observations import BLOCKS, Observations, blocks_of
 from scheduler.calibration.refine import Refined, refine
 from scheduler.calibration.replay import replay
 from scheduler.calibration.seats import seats
@@ -218,12 +218,13 @@ def _held_out(
 
 
 def _second_half(seen: Observations, limits: ServerLimits, attended_us: float, evaluations: int) -> list[HeldOut]:
-    half = len(seen) // 2
-    if half < MIN_REQUESTS:
+    # Halves of whole blocks: each takes its gaps along.
+    block = blocks_of(len(seen))
+    early, late = np.flatnonzero(block < BLOCKS // 2), np.flatnonzero(block >= BLOCKS // 2)
+    if min(len(early), len(late)) < MIN_REQUESTS:
         return []
-    early, late = np.arange(half), np.arange(half, len(seen))
     law = fit_engine([seen.take(early)], limits, evaluations, attended_us)
-    simulated = replay(seen, law, limits).times
+    simulated = replay(seen, law, limits, by_block=True).times
     found = errors(figures(seen.take(late)), figures(simulated.take(late)))
     return [HeldOut(f"{seen.name} (second half)", law, found)]
 

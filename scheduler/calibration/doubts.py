@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from scheduler.calibration.observations import Observations
 from scheduler.calibration.seats import seats
 from scheduler.calibration.step_law import Interval95
+from scheduler.calibration.words import FIGURES, parameter_text
 from scheduler.server_model.spec import ServerLimits, StepLaw
 
 LARGE = {
@@ -33,7 +34,7 @@ _OVERLAP = 1.1
 def wide(intervals: Mapping[str, Interval95]) -> list[str]:
     """Parameters whose interval is wider than their value; ``intervals``: those that are shown beside it."""
     return [
-        f"{name} is known only to within {(found.high - found.low) / found.value / 2:.0%} "
+        f"{parameter_text(name)} is known only to within {(found.high - found.low) / found.value / 2:.0%} "
         f"(from {found.low:,.4g} to {found.high:,.4g})"
         for name, found in intervals.items()
         if 0 < found.value < found.high - found.low
@@ -43,7 +44,7 @@ def wide(intervals: Mapping[str, Interval95]) -> list[str]:
 def large_errors(mean_absolute: Mapping[str, float]) -> list[str]:
     """``mean_absolute``: held-out errors by figure."""
     named = [
-        f"{name} {mean_absolute[name]:.0%} (at most {most:.0%})"
+        f"{FIGURES[name]} {mean_absolute[name]:.0%} (at most {most:.0%})"
         for name, most in LARGE.items()
         if mean_absolute.get(name, 0.0) > most
     ]

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+BLOCKS = 20
+"""Consecutive requests that are counted, and drawn, together: a capture has so many blocks of them, as equal as can be."""
+
 Floats = NDArray[np.float64]
 Int64s = NDArray[np.int64]
 
@@ -18,7 +21,8 @@ class Observations:
 
     ``users``: a closed loop of so many, each sending ``turnaround_ns`` after its last answer; None: an open loop.
     ``gaps_ns``: the gaps between chunks of all requests together, in any order, each seen ``gap_counts`` times (None: once);
-    None where the capture does not have them.
+    None where the capture does not have them. ``gap_blocks``: the number of the block (:func:`blocks_of`) whose requests each
+    of ``gaps_ns`` belongs to; None: not known.
 
     ``cached_tokens``: prompt tokens of each that the server found in its prefix cache, fewer than the prompt's; they took no
     prefill. None: none, as far as is known. ``of``: how many requests the capture has that could have been read, of which
@@ -35,6 +39,7 @@ class Observations:
     turnaround_ns: int = 0
     gaps_ns: Int64s | None = None
     gap_counts: Int64s | None = None
+    gap_blocks: Int64s | None = None
     cached_tokens: Int64s | None = None
     of: int = 0
     left_out: int = 0
@@ -56,7 +61,9 @@ class Observations:
         return len(self.sent_ns)
 
     def take(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> Observations:
-        """Some of the rows, by index or mask; the gaps, which belong to no row, are left behind."""
+        """Some of the rows, by index or mask (a row may be taken several times). Gaps are known by block, so they go along
+        where whole blocks are taken, and are left behind elsewhere."""
+        gaps_ns, gap_counts = self._gaps_of(rows)
         return Observations(
             self.name,
             self.sent_ns[rows],
@@ -66,8 +73,31 @@ class Observations:
             self.output_tokens[rows],
             users=self.users,
             turnaround_ns=self.turnaround_ns,
+            gaps_ns=gaps_ns,
+            gap_counts=gap_counts,
             cached_tokens=None if self.cached_tokens is None else self.cached_tokens[rows],
         )
+
+    def _gaps_of(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> tuple[Int64s | None, Int64s | None]:
+        if self.gaps_ns is None or self.gap_blocks is None:
+            return None, None
+        block = blocks_of(len(self))
+        size = np.bincount(block, minlength=BLOCKS)
+        taken = np.bincount(block[rows], minlength=BLOCKS)
+        times = taken // np.maximum(size, 1)
+        if (times * size != taken).any():
+            return None, None
+        counts = times[self.gap_blocks] * (1 if self.gap_counts is None else self.gap_counts)
+        return self.gaps_ns[counts > 0], counts[counts > 0]
+
+
+def blocks_of(n: int) -> Int64s:
+    """The number of the block that each of ``n`` requests in order of sending is in: at most BLOCKS, whose sizes differ by one
+    at most."""
+    count = min(n, BLOCKS)
+    sizes = np.full(count, n // max(1, count), dtype=np.int64)
+    sizes[: n - int(sizes.sum())] += 1
+    return np.repeat(np.arange(count, dtype=np.int64), sizes)
 
 
 class Activity:

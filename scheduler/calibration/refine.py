@@ -102,7 +102,7 @@ def capture_loss(
     seen: Observations, measured: dict[str, float], law: StepLaw, limits: ServerLimits, rows: Int64s | None = None
 ) -> float:
     """The weighted mean of rho over the fitted figures of one capture, or of some of its ``rows``."""
-    found = errors(measured, _figures(replay(seen, law, limits).times, rows))
+    found = errors(measured, _figures(replay(seen, law, limits, by_block=rows is not None).times, rows))
     losses = []
     for name, scale in SCALES.items():
         if name in found:

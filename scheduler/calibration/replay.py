@@ -12,14 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.calibration.observations import Int64s, Observations
+from scheduler.calibration.observations import Int64s, Observations, blocks_of
 from scheduler.gap_log import gap_log
 from scheduler.request import Request
 from scheduler.server_model.build import build_server
 from scheduler.server_model.protocol import Plan
 from scheduler.server_model.spec import ServerLimits, StepLaw
-
-_TENANT = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +29,15 @@ class Replayed:
     preemptions: int
 
 
-def replay(seen: Observations, law: StepLaw, limits: ServerLimits) -> Replayed:
+def replay(seen: Observations, law: StepLaw, limits: ServerLimits, *, by_block: bool = False) -> Replayed:
     """Send the requests of ``seen`` again: open loop at their instants, closed loop (``seen.users``) each when a user is
-    free. Raises ValueError for a request that can never fit into the KV cache."""
-    return _Replay(seen, law, limits).run()
+    free. ``by_block``: count gaps apart for each block of requests, which takes a little longer, so that some of them can be
+    taken with their gaps. Raises ValueError for a request that can never fit into the KV cache."""
+    return _Replay(seen, law, limits, by_block=by_block).run()
 
 
 class _Replay:
-    def __init__(self, seen: Observations, law: StepLaw, limits: ServerLimits) -> None:
+    def __init__(self, seen: Observations, law: StepLaw, limits: ServerLimits, *, by_block: bool) -> None:
         self._seen = seen
         known = seen.cached_tokens
         self._model = build_server(law, limits, cached=None if known is None else dict(enumerate(known.tolist())))
@@ -55,7 +54,10 @@ class _Replay:
         self._plan: Plan | None = None
         self._steps = 0
         self._preemptions = 0
-        self._gaps: list[tuple[Int64s, Int64s]] = []
+        self._by_block = by_block
+        # A gap log counts by tenant; here a tenant is a block.
+        self._block = [str(block) for block in blocks_of(len(seen)).tolist()] if by_block else ["0"] * len(seen)
+        self._gaps: list[tuple[int, Int64s, Int64s]] = []
         self._log = gap_log(limits.tokens_a_step, self._on_gaps, lambda _: True)
 
     def run(self) -> Replayed:
@@ -86,7 +88,7 @@ class _Replay:
             heapq.heappush(self._events, (entry_ns, 1, index))
             return
         output = self._output[index]
-        request = Request(id=index, tenant=_TENANT, arrival_ns=now_ns, prompt_tokens=self._prompt[index])
+        request = Request(id=index, tenant=self._block[index], arrival_ns=now_ns, prompt_tokens=self._prompt[index])
         self._model.admit(request, now_ns, output)
         if self._plan is None:
             self._start(now_ns)
@@ -121,12 +123,14 @@ class _Replay:
             heapq.heappush(self._events, (now_ns + self._seen.turnaround_ns, 0, following))
 
     def _on_gaps(self, tenant: str, gaps_ns: Int64s, counts: Int64s, tokens: int = 1, /) -> None:  # noqa: ARG002 (chunks)
-        self._gaps.append((gaps_ns, counts))
+        self._gaps.append((int(tenant), gaps_ns, counts))
 
     def _times(self) -> Observations:
         seen = self._seen
-        gaps_ns = np.concatenate([gaps for gaps, _ in self._gaps]) if self._gaps else np.zeros(0, dtype=np.int64)
-        counts = np.concatenate([counts for _, counts in self._gaps]) if self._gaps else np.zeros(0, dtype=np.int64)
+        none = np.zeros(0, dtype=np.int64)
+        gaps_ns = np.concatenate([none, *(gaps for _, gaps, _ in self._gaps)])
+        counts = np.concatenate([none, *(counts for _, _, counts in self._gaps)])
+        blocks = np.concatenate([none, *(np.full(len(gaps), block) for block, gaps, _ in self._gaps)])
         return Observations(
             seen.name,
             _column(self._sent),
@@ -138,6 +142,7 @@ class _Replay:
             turnaround_ns=seen.turnaround_ns,
             gaps_ns=gaps_ns,
             gap_counts=counts,
+            gap_blocks=blocks if self._by_block else None,
             cached_tokens=seen.cached_tokens,
         )
 

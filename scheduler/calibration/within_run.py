@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from scheduler.calibration.observations import Int64s, Observations
+from scheduler.calibration.observations import Int64s, Observations, blocks_of
 from scheduler.calibration.refine import refine
 from scheduler.calibration.step_law import Interval95
 from scheduler.server_model.spec import STATED, ServerLimits, StepLaw
@@ -27,8 +27,6 @@ EVALUATIONS = 60
 
 MOST_REQUESTS = 2_000
 """In all captures together: some twelve hundred replays of so many take a minute or less."""
-
-_BLOCKS = 20
 
 
 def within_run(
@@ -63,5 +61,6 @@ def within_run(
 
 def drawn_blocks(n: int, rng: np.random.Generator) -> Int64s:
     """Of ``n`` rows in order, the rows of as many blocks as there are, drawn with replacement."""
-    blocks = np.array_split(np.arange(n, dtype=np.int64), min(n, _BLOCKS))
-    return np.concatenate([blocks[i] for i in rng.integers(0, len(blocks), len(blocks))])
+    block = blocks_of(n)
+    count = int(block[-1]) + 1
+    return np.concatenate([np.flatnonzero(block == i) for i in rng.integers(0, count, count)])

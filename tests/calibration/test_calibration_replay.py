@@ -78,18 +78,35 @@ def simulated(load: Observations, law: StepLaw, limits: ServerLimits):
 
 
 @settings(max_examples=60, deadline=None)
-@given(law=laws, limits=limits_, seed=st.integers(0, 10_000), users=st.sampled_from([None, 1, 5]))
-def test_a_replay_gives_the_simulators_times_to_the_nanosecond(law, limits, seed, users):
+@given(
+    law=laws,
+    limits=limits_,
+    seed=st.integers(0, 10_000),
+    users=st.sampled_from([None, 1, 5]),
+    by_block=st.booleans(),
+)
+def test_a_replay_gives_the_simulators_times_to_the_nanosecond(law, limits, seed, users, by_block):
     """Every stamp and every gap is the one that the whole simulator gives, in both loops, with one token a step and
-    with several, with and without preemption."""
+    with several, with and without preemption, counted together or by block."""
     load = workload(seed, 30, rate=None if users else 40.0, users=users, prompt=60, output=20)
-    found = replay(load, law, limits).times
+    found = replay(load, law, limits, by_block=by_block).times
     assert found.gaps_ns is not None
     assert found.gap_counts is not None
     gaps = sorted(np.repeat(found.gaps_ns, found.gap_counts).tolist())
     assert (found.sent_ns.tolist(), found.first_ns.tolist(), found.last_ns.tolist(), gaps) == simulated(
         load, law, limits
     )
+
+
+def test_a_half_of_a_replay_has_the_gaps_of_its_requests():
+    """One token a step: a gap for each token of these requests but the first, and together as long as their answers took."""
+    load = workload(4, 50, rate=20.0)
+    times = replay(load, StepLaw(a_us=1000.0, b_us=1.0), ServerLimits(), by_block=True).times
+    half = times.take(np.arange(30, 50))  # of 20 blocks, ten have three requests and ten have two
+    assert half.gaps_ns is not None
+    assert half.gap_counts.sum() == (half.output_tokens - 1).sum()
+    assert (half.gaps_ns * half.gap_counts).sum() == pytest.approx((half.last_ns - half.first_ns).sum(), rel=1e-6)
+    assert times.take(np.arange(29, 50)).gaps_ns is None
 
 
 def test_a_replay_leaves_nothing_for_the_collector_of_cycles():

@@ -81,7 +81,19 @@ def test_a_run_folder_is_read_as_the_file_of_a_benchmark_is(tmp_path):
         assert np.array_equal(getattr(run, column) - 250 * MS, getattr(file, column)), column
     for column in ("prompt_tokens", "output_tokens"):
         assert np.array_equal(getattr(run, column), getattr(file, column)), column
-    assert np.array_equal(np.repeat(run.gaps_ns, run.gap_counts), np.sort(file.gaps_ns))
+    assert np.array_equal(np.sort(np.repeat(run.gaps_ns, run.gap_counts)), np.sort(file.gaps_ns))
+
+
+def test_a_part_of_a_run_has_the_gaps_of_its_requests(tmp_path):
+    """Of whole blocks, as often as each was taken; of any other rows no gaps, rather than those of somebody else."""
+    run_folder(tmp_path, "run")
+    (run,) = load_captures(tmp_path)
+    last_twice = run.take(np.array([0, 2, 2]))
+    gaps_ms = np.sort(np.repeat(last_twice.gaps_ns, last_twice.gap_counts)) // MS
+    assert gaps_ms.tolist() == sorted([*SEEN[0][2], *SEEN[2][2], *SEEN[2][2]])
+    benchmark_file(tmp_path, "file")
+    file, _ = load_captures(tmp_path)
+    assert file.take(np.array([0])).gaps_ns is None, "nobody said whose they are"
 
 
 def test_both_have_the_same_errors(tmp_path):

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
 from calibration_loads import PLAIN_LAW, PLAIN_LIMITS, captured, workload
 
 from scheduler.calibration.calibrate import calibrate
-from scheduler.server_model.spec import ServerLimits
+from scheduler.calibration.doubts import large_errors, wide
+from scheduler.calibration.step_law import Interval95
+from scheduler.calibration.words import FIGURES, PARAMETERS, parameter_text
+from scheduler.server_model.spec import ServerLimits, StepLaw
 
 EVALUATIONS = 12
 
@@ -39,7 +43,7 @@ def test_stamps_that_mean_nothing_are_doubted(plain):
     same = dataclasses.replace(plain, sent_ns=zero, first_ns=wait, last_ns=wait + rest, gaps_ns=None, gap_counts=None)
     told = warnings_of(same, ServerLimits(max_num_seqs=256))
     assert "does not predict its own captures" in told
-    assert "ttft_p50" in told
+    assert "TTFT P50" in told
 
 
 def test_a_parameter_at_the_end_of_its_range_is_named(plain):
@@ -66,5 +70,15 @@ def test_a_width_that_is_warned_of_is_that_of_the_interval_shown(seeds):
             dataclasses.replace(one, last_ns=one.first_ns + ((one.last_ns - one.first_ns) * noise).astype(np.int64))
         )
     found = calibrate(seen, limits=PLAIN_LIMITS, evaluations=EVALUATIONS, bootstrap=40, refits=3)
-    told = {text.split()[0] for text in found.warnings if "is known only to within" in text}
-    assert told == {name for name, one in found.intervals().items() if one.high - one.low > one.value}
+    told = {text.partition(" is known only")[0] for text in found.warnings if "is known only to within" in text}
+    assert told == {parameter_text(name) for name, one in found.intervals().items() if one.high - one.low > one.value}
+
+
+def test_warnings_say_what_people_read():
+    """Every parameter of the law and every figure that may be warned of has words, and no warning a name of the file."""
+    assert set(PARAMETERS) == set(StepLaw.__struct_fields__)
+    told = wide({name: Interval95(1.0, 0.1, 9.0) for name in PARAMETERS}) + large_errors(dict.fromkeys(FIGURES, 9.0))
+    assert "c (us per decoding sequence) is known only to within 445% (from 0.1 to 9)" in told
+    assert "TTFT P50 900%" in told[-1]
+    for text in told:
+        assert not re.search(r"[a-z]_(us|p\d|mean)", text), text

@@ -257,6 +257,7 @@ def test_one_capture_is_judged_on_its_second_half(tmp_path):
     assert "not written" in done.stdout
     assert "95%, bootstrap within the run" in done.stdout
     assert "TTFT P90" in done.stdout
+    assert "ITL P99" in done.stdout
     assert "not how the next run may differ" in done.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["one.jsonl.gz"]
 

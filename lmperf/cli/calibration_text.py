@@ -1,0 +1,117 @@
+"""A calibration for the terminal: the law with its intervals, what speaks against it, and its held-out errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich import box
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+
+from scheduler.calibration.calibrate import Calibration
+from scheduler.calibration.jackknife import MIN_CAPTURES
+from scheduler.calibration.within_run import MOST_REQUESTS
+from scheduler.calibration.words import FIGURES, PARAMETERS, symbol
+
+_OF_TOKENS = ("tpot", "itl", "throughput")
+"""How the names of figures begin that go into a table of their own where one is too wide."""
+
+
+def print_calibration(console: Console, found: Calibration) -> None:
+    """All of it; nothing of it needs more than 80 columns."""
+    _print_law(console, found)
+    for warning in found.warnings:
+        console.print(f"warning: {warning}", soft_wrap=True)
+    _print_errors(console, found)
+
+
+def _print_law(console: Console, found: Calibration) -> None:
+    law, limits, spans = found.spec.law, found.spec.limits, found.spans
+    attended = " + attended * pairs of attended tokens" if law.attended_us else ""
+    console.print(
+        f"step = a + b * prefilled tokens + c * decoding sequences + d * resident KV tokens{attended}", soft_wrap=True
+    )
+    table = _table()
+    intervals = found.intervals()
+    table.add_column("parameter", no_wrap=True)
+    table.add_column("value", justify="right", no_wrap=True)
+    if intervals:
+        table.add_column("95% interval", justify="right", no_wrap=True)
+    table.add_column("unit", overflow="fold")
+    for term in law.__struct_fields__:
+        value = getattr(law, term)
+        if not value and term not in spans.intervals:
+            continue
+        one = intervals.get(term)
+        interval = [] if not intervals else ["" if one is None else f"[{one.low:,.4g}, {one.high:,.4g}]"]
+        table.add_row(symbol(term), f"{value:,.4g}", *interval, PARAMETERS[term])
+    console.print(table)
+    console.print(_kind_of_intervals(found), soft_wrap=True)
+    start = ", ".join(
+        f"{symbol(term)} {one.value:,.4g} [{one.low:,.4g}, {one.high:,.4g}]" for term, one in spans.intervals.items()
+    )
+    console.print(f"the fit started from least squares on spans, with a bootstrap's 95%: {start}", soft_wrap=True)
+    console.print(
+        f"max_num_seqs {limits.max_num_seqs}, max_num_batched_tokens {limits.max_num_batched_tokens}; fitted to "
+        f"{spans.requests:,} requests, condition number {spans.condition:.0f}",
+        soft_wrap=True,
+    )
+
+
+def _kind_of_intervals(found: Calibration) -> str:
+    if found.over_captures():
+        return "intervals: 95%, jackknife over captures"
+    if found.within:
+        return (
+            "intervals: 95%, bootstrap within the run: how far its own requests leave the law open, not how the next run may "
+            f"differ; for that, give {MIN_CAPTURES} captures or more"
+        )
+    return (
+        f"no intervals of the parameters: they take {MIN_CAPTURES} captures or more, each of which is left out once, or at "
+        f"most {MOST_REQUESTS:,} requests to refit within the run"
+    )
+
+
+def _print_errors(console: Console, found: Calibration) -> None:
+    if not found.held_out:
+        console.print("no held-out error: the capture is too short to be split in two", soft_wrap=True)
+        return
+    console.print(
+        "held out: each capture predicted by a model that never saw it (of one capture, its second half by its first); "
+        "simulated / captured - 1",
+        soft_wrap=True,
+    )
+    rows = [(held.capture, held.errors) for held in found.held_out]
+    means = found.mean_absolute()
+    shown = [name for name in FIGURES if name in means]
+    whole = _errors_table(rows, means, shown)
+    # Asked as if there were room for anything: a measure never says more than there is.
+    if Measurement.get(console, console.options.update(max_width=10_000), whole).maximum <= console.width:
+        console.print(whole)
+        return
+    for of_tokens in (False, True):
+        console.print(_errors_table(rows, means, [name for name in shown if name.startswith(_OF_TOKENS) is of_tokens]))
+
+
+def _errors_table(
+    rows: Sequence[tuple[str, Mapping[str, float]]], means: Mapping[str, float], shown: Sequence[str]
+) -> Table:
+    table = _table()
+    table.add_column("capture", overflow="fold")
+    for name in shown:
+        table.add_column(FIGURES[name], justify="right", no_wrap=True)
+    for capture, errors in rows:
+        table.add_row(capture, *(_signed(errors.get(name)) for name in shown))
+    if len(rows) > 1:
+        table.add_section()
+        table.add_row("mean absolute", *(f"{means[name]:.1%}" for name in shown))
+    return table
+
+
+def _signed(error: float | None) -> str:
+    return "-" if error is None else f"{error:+.1%}"
+
+
+def _table() -> Table:
+    return Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)

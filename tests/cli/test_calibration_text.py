@@ -1,0 +1,76 @@
+"""What `lmperf calibrate` prints fits a terminal of 80 columns, and says where each interval comes from."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+
+from lmperf.cli.calibration_text import print_calibration
+from scheduler.calibration.calibrate import Calibration, HeldOut
+from scheduler.calibration.step_law import Interval95, LawFit
+from scheduler.calibration.words import FIGURES
+from scheduler.server_model.spec import ServerLimits, ServerModelSpec, StepLaw
+
+LAW = StepLaw(
+    a_us=4962.0, b_us=21.28, c_us=32.46, d_us=0.0, attended_us=0.0008, offset_us=27510.0, offset_per_sequence_us=176.2
+)
+SPANS = LawFit(
+    law=LAW,
+    intervals={
+        "a_us": Interval95(5177.0, 4479.0, 5515.0),
+        "b_us": Interval95(20.31, 16.93, 23.52),
+        "c_us": Interval95(42.2, 25.8, 66.2),
+        "d_us": Interval95(0.0, 0.0, 0.0045),
+    },
+    condition=19.0,
+    warnings=(),
+    requests=4148,
+    peak_decoding=60,
+)  # fmt: skip
+
+
+def calibration(names, worst=76.2):
+    held = tuple(
+        HeldOut(
+            name,
+            StepLaw(
+                a_us=LAW.a_us * (1 + 0.1 * i), b_us=21.0, c_us=30.0, offset_us=26000.0, offset_per_sequence_us=150.0
+            ),
+            {figure: worst if j < 3 else (-1) ** i * 0.01 * (i + j) for j, figure in enumerate(FIGURES)},
+        )
+        for i, name in enumerate(names)
+    )
+    return Calibration(ServerModelSpec(name="m", law=LAW, limits=ServerLimits()), SPANS, 1.0, held, ())
+
+
+def printed(found, width):
+    out = io.StringIO()
+    print_calibration(Console(file=out, width=width, highlight=False, markup=False), found)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 128])
+def test_names_and_figures_are_whole_at_80_columns(width):
+    """Every name of a capture and every title of a figure on one line, and every error beside its own name."""
+    names = ["saturation", "fifo-baseline-of-tuesday", "fifo-raised"]
+    text = printed(calibration(names), width)
+    for name in (*names, "mean absolute", *FIGURES.values()):
+        assert name in text, name
+    assert "…" not in text
+    assert text.count("+7620.0%") == 9
+    tables = [line for line in text.splitlines() if any(line.strip().startswith(name) for name in names)]
+    assert len(tables) == (6 if width == 80 else 3)
+    assert all(len(line.rstrip()) <= width for line in tables)
+
+
+def test_every_interval_is_printed_and_says_what_it_is():
+    """Of the refined law by a jackknife over captures, and of the least squares that it started from by a bootstrap."""
+    text = printed(calibration(["a", "b", "c"]), 80)
+    assert "95%, jackknife over captures" in text
+    assert re.search(
+        r"^ *offset_per_sequence +176\.2 +\[[\d.,e+]+, [\d.,e+]+\] +us more per request", text, re.MULTILINE
+    )
+    assert "a 5,177 [4,479, 5,515], b 20.31 [16.93, 23.52], c 42.2 [25.8, 66.2], d 0 [0, 0.0045]" in text
