@@ -16,6 +16,8 @@ from lmperf.scenario.faults import ScenarioError
 from lmperf.wiring.captured import any_trace, limits_of_headers
 from lmperf.wiring.observed import observations
 from scheduler.calibration.calibrate import calibrate
+from scheduler.calibration.doubts import beyond_use
+from scheduler.calibration.step_law import CalibrationError
 from scheduler.server_model.spec import ServerLimits, encode_server_model
 
 
@@ -47,6 +49,9 @@ def run(args: argparse.Namespace) -> ExitCode:
     )
     console = results_console()
     print_calibration(console, found)
+    useless = beyond_use([held.errors for held in found.held_out])
+    if useless and not args.force:
+        raise CalibrationError(f"{useless} Nothing is written; --force writes it all the same")
     if args.output is None:
         command = shlex.join(["lmperf", "calibrate", *args.traces, "-o", "model.json"])
         console.print(f"not written; to keep it: {command}", soft_wrap=True, highlight=False)
@@ -54,7 +59,9 @@ def run(args: argparse.Namespace) -> ExitCode:
     path = Path(args.output)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(encode_server_model(found.spec))
+        partial = path.with_name(f"{path.name}.partial")
+        partial.write_bytes(encode_server_model(found.spec))
+        partial.replace(path)
     except OSError as error:
         raise ScenarioError.single(
             "<flags>", f"{path} cannot be written ({error.strerror})", "name another -o"

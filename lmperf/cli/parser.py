@@ -248,9 +248,13 @@ def _tune(parser: argparse.ArgumentParser) -> None:
 
 
 def _calibrate(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Fit a server model to the client-side timestamps of captured runs and print its error."
+    parser.description = (
+        "Fit a server model to the client-side timestamps of captured runs and print its error. Exits with 104, and writes "
+        "nothing, when it mispredicts what was held out by more than a factor of 2 in TPOT or throughput."
+    )
     parser.add_argument("traces", nargs="+", metavar="TRACE", help="run folders or trace files of one server")
     parser.add_argument("--output", "-o", metavar="FILE", help="write the server-model file here")
+    parser.add_argument("--force", action="store_true", help="also when its held-out errors are beyond any use")
     parser.add_argument("--name", default="calibrated", help="name of the server model")
     parser.add_argument(
         "--max-num-batched-tokens", type=int, metavar="N", help="the server's token budget a step (8192)"

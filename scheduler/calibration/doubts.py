@@ -3,6 +3,7 @@ at the end of its range, a stated limit that the captures contradict."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from scheduler.calibration.observations import Observations
@@ -20,6 +21,14 @@ LARGE = {
 }
 """The mean absolute held-out error, by figure, above which a model is not to be believed: more than twice what captures of
 a disturbed host give (TTFT 0.2, TPOT and E2E 0.035)."""
+
+BEYOND_USE = 2.0
+"""By what factor a model may err, on average over what was held out, in the pace of a token or in the throughput. What it is
+asked for differs by no more: baseline and raised load by 1.2 to 1.6, the slots that a search tries by 2 each way, so a model
+that is wrong by 2 tells none of them from the other. Not asked of TTFT and E2E: near saturation their errors know no bound (a
+law 27% too slow made TTFT 77 times too long on one sound capture)."""
+
+_BOUNDED = ("tpot_mean", "throughput")
 
 LEAST_OFFSET_US = 1.0
 """Where a refinement, which only scales what is above 0, starts an offset that was found to be 0."""
@@ -52,6 +61,22 @@ def large_errors(mean_absolute: Mapping[str, float]) -> list[str]:
         return []
     said = f"this model does not predict its own captures, mean absolute held-out error: {', '.join(named)}"
     return [f"{said}; do not decide by it: check the stamps and the stated limits, or capture anew"]
+
+
+def beyond_use(held_out: Sequence[Mapping[str, float]]) -> str:
+    """Why a model with these held-out errors, by figure, is of no use at all; empty where it may be of some."""
+    found = []
+    for name in _BOUNDED:
+        ratios = [max(1 + errors[name], 1e-9) for errors in held_out if name in errors]
+        factor = math.exp(sum(abs(math.log(ratio)) for ratio in ratios) / max(1, len(ratios)))
+        if factor > BEYOND_USE:
+            found.append(f"{FIGURES[name]} by a factor of {factor:.1f}")
+    if not found:
+        return ""
+    return (
+        f"what was held out is mispredicted beyond any use: {', '.join(found)}, and {BEYOND_USE:.0f} is the most; are the "
+        "captures of one server, and their times in the units that they should be in?"
+    )
 
 
 def at_bounds(captures: Sequence[Observations], law: StepLaw) -> list[str]:

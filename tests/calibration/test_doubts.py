@@ -10,7 +10,7 @@ import pytest
 from calibration_loads import PLAIN_LAW, PLAIN_LIMITS, captured, workload
 
 from scheduler.calibration.calibrate import calibrate
-from scheduler.calibration.doubts import large_errors, wide
+from scheduler.calibration.doubts import beyond_use, large_errors, wide
 from scheduler.calibration.step_law import Interval95
 from scheduler.calibration.words import FIGURES, PARAMETERS, parameter_text
 from scheduler.server_model.spec import ServerLimits, StepLaw
@@ -82,3 +82,29 @@ def test_warnings_say_what_people_read():
     assert "TTFT P50 900%" in told[-1]
     for text in told:
         assert not re.search(r"[a-z]_(us|p\d|mean)", text), text
+
+
+@pytest.mark.parametrize(
+    ("tpot", "throughput", "useless"),
+    [
+        ((0.0, 0.0), (0.0, 0.0), ()),
+        ((0.9, 0.9), (-0.4, 0.9), ()),
+        ((1.1, 1.1), (0.0, 0.0), ("TPOT mean by a factor of 2.1",)),
+        ((1.1, -0.6), (0.0, 0.0), ("TPOT mean by a factor of 2.3",)),
+        ((0.0, 0.0), (-0.75, -0.75), ("throughput by a factor of 4.0",)),
+        ((3.0, -0.0), (-1.0, 0.0), ("throughput by a factor of",)),
+    ],
+)
+def test_a_factor_of_two_either_way_is_beyond_use(tpot, throughput, useless):
+    """A pace or a throughput of half or of twice the captured one, in the geometric mean; a first token may err without end."""
+    told = beyond_use(
+        [{"tpot_mean": t, "throughput": out, "ttft_p50": 76.0} for t, out in zip(tpot, throughput, strict=True)]
+    )
+    assert bool(told) is bool(useless)
+    for text in useless:
+        assert text in told
+
+
+def test_what_was_never_held_out_is_not_beyond_use():
+    assert beyond_use([]) == ""
+    assert beyond_use([{"ttft_p50": 9.0}]) == ""

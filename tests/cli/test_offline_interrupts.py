@@ -9,6 +9,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 from cli_support import DEADLINE_S, start, until
 
@@ -187,3 +188,54 @@ def test_a_live_confirmation_that_is_cut_says_after_how_many_loads(impatient, tm
     data = json.loads((tmp_path / "out/capacity.json").read_bytes())
     assert data["interrupted"] is True
     assert (len(data["live"]), len(data["live_loads"])) == (1, 3)
+
+
+def long_capture(path: Path) -> None:
+    """Requests enough that a fit of them, and every refit, takes seconds."""
+    rng = np.random.default_rng(1)
+    rows = [{"meta": {"load": "open"}}]
+    for i, (prompt, tokens) in enumerate(zip(rng.integers(50, 900, 1_500), rng.integers(20, 120, 1_500), strict=True)):
+        gaps = rng.uniform(5.0, 7.0, tokens - 1).round(3).tolist()
+        ttft = 0.02 + 0.00002 * float(prompt)
+        rows.append(
+            {
+                "sent_s": 0.08 * i,
+                "prompt_tokens": int(prompt),
+                "output_tokens": int(tokens),
+                "ttft_s": ttft,
+                "itl_ms": gaps,
+            }
+        )
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+@pytest.mark.parametrize("how", SIGNALS)
+@pytest.mark.parametrize("after", ["fitting", "fits: 1 of"])
+def test_a_stopped_calibration_writes_nothing(after, how, tmp_path):
+    """In its first fit, and while it is judged: 105, no traceback, no process, and the file that was there is as it was."""
+    numbers, group = SIGNALS[how]
+    long_capture(tmp_path / "capture.jsonl")
+    (tmp_path / "model.json").write_text("mine")
+    process = start("calibrate", "capture.jsonl", "-o", "model.json", cwd=tmp_path, start_new_session=True)
+    try:
+        said = process.stderr.readline()
+        while not said.startswith(after):
+            assert process.poll() is None, f"ended with {process.returncode}: {said}"
+            said = process.stderr.readline()
+        for number in numbers:
+            with suppress(ProcessLookupError):
+                (os.killpg if group else os.kill)(process.pid, number)
+            time.sleep(0.1)
+        out, err = process.communicate(timeout=DEADLINE_S)
+        left = gone(process.pid)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert left == []
+    assert process.returncode == 105, err
+    assert "Traceback" not in err
+    assert "lmperf calibrate: interrupted" in err
+    assert "written" not in out
+    assert (tmp_path / "model.json").read_text() == "mine"
+    assert {path.name for path in tmp_path.iterdir()} == {"capture.jsonl", "model.json"}

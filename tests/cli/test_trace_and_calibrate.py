@@ -152,7 +152,7 @@ def test_an_unknown_output_length_stays_unknown(tmp_path):
 LAW = StepLaw(a_us=5000.0, b_us=20.0, c_us=30.0, d_us=0.05, offset_us=10_000.0)
 
 
-def capture(path, seed, rate):
+def capture(path, seed, rate, law=LAW):
     """A capture in the founders' format, made by the simulator from a known law: what calibration must find again."""
     from loadgen.offline.run import simulate
     from loadgen.recorder import Recorder
@@ -176,7 +176,7 @@ def capture(path, seed, rate):
         duration_s=8,
         seed=seed,
     )
-    spec = ServerModelSpec(name="known", law=LAW, limits=ServerLimits(max_num_seqs=64))
+    spec = ServerModelSpec(name="known", law=law, limits=ServerLimits(max_num_seqs=64))
     config = DispatcherConfig(tenants=(tenant,), policy="fifo", backends={"server": Slots()})
     simulate(source, Dispatcher(config), {"server": spec}, Kept((tenant,), (0, 10**11)))
     with gzip.open(path, "wt") as file:
@@ -269,3 +269,25 @@ def test_too_little_to_calibrate_from_says_what_would_help(tmp_path):
     done = invoke("calibrate", "c.jsonl", cwd=tmp_path)
     assert done.returncode == 104
     assert "longer run" in done.stderr
+
+
+def test_a_model_that_predicts_nothing_is_not_written(tmp_path):
+    """Captures of three servers, one three and one ten times slower, given for one: 104, the reason, and what was in the file
+    stays; with --force it is written, with its doubts in it."""
+    for factor in (1, 3, 10):
+        capture(tmp_path / f"x{factor}.jsonl.gz", factor, 8, law=LAW.scaled(factor))
+    traces = sorted(tmp_path.glob("*.jsonl.gz"))
+    (tmp_path / "m.json").write_text("mine")
+    command = ("calibrate", *traces, "-o", "m.json", "--max-num-seqs", 256)
+    done = invoke(*command, cwd=tmp_path)
+    assert done.returncode == 104, done
+    assert "TPOT mean by a factor of" in done.stderr
+    assert "--force" in done.stderr
+    assert "held out" in done.stdout, "the errors are shown all the same"
+    assert (tmp_path / "m.json").read_text() == "mine"
+    assert invoke(*command[:-4], cwd=tmp_path).returncode == 104, "also where nothing is to be written"
+    done = invoke(*command, "--force", cwd=tmp_path)
+    assert done.returncode == 0, done
+    fit = load_server_model(str(tmp_path / "m.json")).fit
+    assert any("does not predict its own captures" in warning for warning in fit["warnings"])
+    assert {path.name for path in tmp_path.iterdir()} == {"m.json", *(trace.name for trace in traces)}
