@@ -9,13 +9,19 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
-from scheduler.calibration.calibrate import Calibration
+from scheduler.calibration.by_tenant import ATTAINED, SHOWN
+from scheduler.calibration.calibrate import Calibration, HeldOut
+from scheduler.calibration.figures import mean_errors
 from scheduler.calibration.jackknife import MIN_CAPTURES
 from scheduler.calibration.within_run import MOST_REQUESTS
 from scheduler.calibration.words import FIGURES, PARAMETERS, symbol
 
 _OF_TOKENS = ("tpot", "itl", "throughput")
 """How the names of figures begin that go into a table of their own where one is too wide."""
+
+
+MOST_ROWS = 12
+"""Of tenants, beyond which they are folded."""
 
 
 def print_calibration(console: Console, found: Calibration) -> None:
@@ -84,6 +90,13 @@ def _print_errors(console: Console, found: Calibration) -> None:
     )
     rows = [(held.capture, held.errors) for held in found.held_out]
     means = found.mean_absolute()
+    _print_figures(console, rows, means)
+    _print_tenants(console, found.held_out)
+
+
+def _print_figures(
+    console: Console, rows: Sequence[tuple[str, Mapping[str, float]]], means: Mapping[str, float]
+) -> None:
     shown = [name for name in FIGURES if name in means]
     whole = _errors_table(rows, means, shown)
     # Asked as if there were room for anything: a measure never says more than there is.
@@ -107,6 +120,60 @@ def _errors_table(
         table.add_section()
         table.add_row("mean absolute", *(f"{means[name]:.1%}" for name in shown))
     return table
+
+
+def _print_tenants(console: Console, held_out: Sequence[HeldOut]) -> None:
+    """Each tenant of each capture; of more than MOST_ROWS the mean absolute over captures, of the worst so many tenants."""
+    rows = [(held.capture, name, errors) for held in held_out for name, errors in held.tenants.items()]
+    if not rows:
+        return
+    console.print(
+        "by tenant, held out; attained: share of requests that keep all limits, simulated - captured, in points, where a "
+        "request waits for its sending as long as it did",
+        soft_wrap=True,
+    )
+    shown = [name for name in (*SHOWN, ATTAINED) if any(name in errors for _, _, errors in rows)]
+    if len(rows) > MOST_ROWS:
+        _print_worst_tenants(console, rows, shown)
+        return
+    table = _tenants_table(("capture", "tenant"), shown)
+    before = None
+    for capture, tenant, errors in rows:
+        table.add_row("" if capture == before else capture, tenant, *(_cell(name, errors) for name in shown))
+        before = capture
+    console.print(table)
+
+
+def _print_worst_tenants(
+    console: Console, rows: Sequence[tuple[str, str, Mapping[str, float]]], shown: Sequence[str]
+) -> None:
+    by_tenant: dict[str, list[Mapping[str, float]]] = {}
+    for _, tenant, errors in rows:
+        by_tenant.setdefault(tenant, []).append(errors)
+    means = {tenant: mean_errors(found) for tenant, found in by_tenant.items()}
+    worst = sorted(means, key=lambda tenant: -max(means[tenant].values(), default=0.0))
+    table = _tenants_table(("tenant",), shown)
+    for tenant in worst[:MOST_ROWS]:
+        table.add_row(tenant, *(_cell(name, means[tenant]).removeprefix("+") for name in shown))
+    console.print(table)
+    left = f"; {len(worst) - MOST_ROWS} more tenants err less" if len(worst) > MOST_ROWS else ""
+    console.print(
+        f"mean absolute over captures, the worst first{left}: each is in the file that -o writes (fit.held_out_tenants)",
+        soft_wrap=True,
+    )
+
+
+def _tenants_table(names: Sequence[str], shown: Sequence[str]) -> Table:
+    table = _table()
+    for name in names:
+        table.add_column(name, overflow="fold")
+    for name in shown:
+        table.add_column("attained" if name == ATTAINED else FIGURES[name], justify="right", no_wrap=True)
+    return table
+
+
+def _cell(name: str, errors: Mapping[str, float]) -> str:
+    return f"{100 * errors[name]:+.1f}" if name == ATTAINED and name in errors else _signed(errors.get(name))
 
 
 def _signed(error: float | None) -> str:

@@ -13,13 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lmperf.wiring.header import run_name
-from loadgen.trace.collect import collected
+from lmperf.wiring.header import header_plan, run_name
+from loadgen.trace.collect import TenantCodes, collected
+from loadgen.trace.errors import TraceError
 from loadgen.trace.parts import TraceFile
 from loadgen.trace.reader import Trace
 from scheduler.calibration.observations import BLOCKS, Observations, blocks_of
 from scheduler.calibration.step_law import CalibrationError
 from tenants.measures.columns import Int64s, StatusCode
+from tenants.tenant import Tenant
 
 MOST_REQUESTS = 20_000
 """What all captures of one fit together are read to."""
@@ -27,7 +29,7 @@ MOST_REQUESTS = 20_000
 _LEAST_OF_ONE = 2_000
 _STAMPS = ("sent_ns", "first_token_ns", "last_token_ns", "prompt_tokens", "output_tokens")
 _GOOD = (*_STAMPS, "status", "cancel_after_ns", "backend")
-_ALL = (*_GOOD, "cached_prompt_tokens", "chunk_offsets_us", "chunk_tokens")
+_ALL = (*_GOOD, "cached_prompt_tokens", "chunk_offsets_us", "chunk_tokens", "tenant", "arrival_ns")
 
 
 def observations(traces: Sequence[TraceFile | Trace], *, most: int = MOST_REQUESTS) -> list[Observations]:
@@ -121,15 +123,19 @@ class _Kept:
         self._place = np.cumsum(read, dtype=np.int32) - 1
         self._gaps: list[Int64s] = []
         self._owners: list[Int64s] = []
-        parts: list[dict[str, NDArray[Any]]] = [self._part(part, rows) for part, rows in _chosen(trace, read)]
+        codes = TenantCodes()
+        parts: list[dict[str, NDArray[Any]]] = [self._part(part, rows, codes) for part, rows in _chosen(trace, read)]
         self._columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        promised = _promised(trace)
+        self._tenants = tuple(promised.get(name, Tenant(name=name)) for name in codes.names)
 
-    def _part(self, part: Trace, chosen: NDArray[np.bool_]) -> dict[str, NDArray[Any]]:
+    def _part(self, part: Trace, chosen: NDArray[np.bool_], codes: TenantCodes) -> dict[str, NDArray[Any]]:
         gaps = part.gaps()
         mine = chosen[gaps.owner]
         self._gaps.append(gaps.gap_ns[mine])
         self._owners.append(self._place[part.first_row + gaps.owner[mine]].astype(np.int64))
-        return {name: part.ints(name)[chosen] for name in (*_STAMPS, "cached_prompt_tokens")}
+        columns = {name: part.ints(name)[chosen] for name in (*_STAMPS, "cached_prompt_tokens", "arrival_ns")}
+        return columns | {"tenant": codes.of(part)[chosen]}
 
     def observations(self, name: str, rows: Int64s, *, closed: bool, of: int, left_out: int) -> Observations:
         """Of the rows numbered ``rows`` in the trace, in order of sending; ``of``: how many there were to choose from;
@@ -154,6 +160,9 @@ class _Kept:
             gap_counts=counts if len(values) else None,
             gap_blocks=blocks if len(values) else None,
             cached_tokens=cached if cached.any() else None,
+            tenants=self._tenants,
+            tenant=self._columns["tenant"][places].astype(np.int64),
+            waited_ns=np.maximum(sent - self._columns["arrival_ns"][places], 0),
             of=of,
             left_out=left_out,
         )
@@ -168,6 +177,16 @@ class _Kept:
             np.concatenate([counts for _, _, counts in found]),
             np.concatenate([np.full(len(values), number, dtype=np.int64) for number, values, _ in found]),
         )
+
+
+def _promised(trace: TraceFile | Trace) -> dict[str, Tenant]:
+    """The tenants that the header's scenario has, with what they were promised, by name."""
+    try:
+        plan = header_plan(trace)
+    except TraceError:
+        # The stamps, which are what is asked for, can be read without the scenario.
+        return {}
+    return {} if plan is None else {each.tenant.name: each.tenant for each in plan.tenants}
 
 
 def _chosen(trace: TraceFile | Trace, read: NDArray[np.bool_]) -> Iterator[tuple[Trace, NDArray[np.bool_]]]:

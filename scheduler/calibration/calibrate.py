@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 import msgspec
 import numpy as np
 
+from scheduler.calibration.by_tenant import tenant_errors
 from scheduler.calibration.doubts import LEAST_OFFSET_US, at_bounds, contradicted, large_errors, wide
-from scheduler.calibration.figures import errors, figures
+from scheduler.calibration.figures import errors, figures, mean_errors
 from scheduler.calibration.jackknife import MIN_CAPTURES, jackknife
 from scheduler.calibration.observations import BLOCKS, Observations, blocks_of
 from scheduler.calibration.refine import Refined, refine
@@ -37,11 +38,13 @@ USUAL_BATCHED_TOKENS = 8192
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """``errors``: simulated / captured - 1 of one capture, by figure, from a law that never saw it (``law``)."""
+    """``errors``: simulated / captured - 1 of one capture, by figure, from a law that never saw it (``law``).
+    ``tenants``: the same for each tenant (:mod:`scheduler.calibration.by_tenant`)."""
 
     capture: str
     law: StepLaw
     errors: dict[str, float]
+    tenants: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +78,7 @@ class Calibration:
 
 
 def mean_absolute(held_out: Sequence[HeldOut]) -> dict[str, float]:
-    names = dict.fromkeys(name for held in held_out for name in held.errors)
-    return {n: float(np.mean([abs(h.errors[n]) for h in held_out if n in h.errors])) for n in names}
+    return mean_errors([held.errors for held in held_out])
 
 
 def calibrate(
@@ -213,7 +215,7 @@ def _held_out(
         except CalibrationError as error:
             warnings.append(f"{seen.name}: the other captures are too little to predict it ({error})")
             continue
-        held.append(HeldOut(seen.name, law, errors(figures(seen), figures(replay(seen, law, limits).times))))
+        held.append(_judged(seen.name, law, seen, replay(seen, law, limits).times))
     return held
 
 
@@ -225,8 +227,11 @@ def _second_half(seen: Observations, limits: ServerLimits, attended_us: float, e
         return []
     law = fit_engine([seen.take(early)], limits, evaluations, attended_us)
     simulated = replay(seen, law, limits, by_block=True).times
-    found = errors(figures(seen.take(late)), figures(simulated.take(late)))
-    return [HeldOut(f"{seen.name} (second half)", law, found)]
+    return [_judged(f"{seen.name} (second half)", law, seen.take(late), simulated.take(late))]
+
+
+def _judged(name: str, law: StepLaw, captured: Observations, simulated: Observations) -> HeldOut:
+    return HeldOut(name, law, errors(figures(captured), figures(simulated)), tenants=tenant_errors(captured, simulated))
 
 
 def _replay_warnings(captures: Sequence[Observations], law: StepLaw, limits: ServerLimits) -> list[str]:
@@ -259,6 +264,7 @@ def _as_data(
         "within_run_bootstrap_95": {name: [i.low, i.high] for name, i in within.items()},
         "left_out_range": {name: list(ends) for name, ends in _left_out_range(fit.law, held).items()},
         "held_out": {one.capture: one.errors for one in held},
+        "held_out_tenants": {one.capture: one.tenants for one in held if one.tenants},
         "mean_absolute_error": mean_absolute(held),
         "warnings": list(warnings),
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 
 from scheduler.calibration.observations import Floats, Int64s, Observations
@@ -40,3 +42,9 @@ def _weighted(values: Int64s, counts: Int64s, percentile: int) -> float:
 def errors(measured: dict[str, float], simulated: dict[str, float]) -> dict[str, float]:
     """simulated / measured - 1, for the figures that both have and that are not 0 when measured."""
     return {name: simulated[name] / value - 1 for name, value in measured.items() if value > 0 and name in simulated}
+
+
+def mean_errors(found: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of the absolute errors, by figure, over those of ``found`` that have it."""
+    names = dict.fromkeys(name for one in found for name in one)
+    return {name: float(np.mean([abs(one[name]) for one in found if name in one])) for name in names}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+
+from tenants.tenant import Tenant
 
 BLOCKS = 20
 """Consecutive requests that are counted, and drawn, together: a capture has so many blocks of them, as equal as can be."""
@@ -25,9 +27,11 @@ class Observations:
     of ``gaps_ns`` belongs to; None: not known.
 
     ``cached_tokens``: prompt tokens of each that the server found in its prefix cache, fewer than the prompt's; they took no
-    prefill. None: none, as far as is known. ``of``: how many requests the capture has that could have been read, of which
-    these are a stretch (0: all are here). ``left_out``: how many more were sent and cannot be read: not answered, or a stamp or
-    a length is missing or cannot be."""
+    prefill. None: none, as far as is known. ``tenant``: whose each request is, by its number in ``tenants`` (None: not known);
+    ``waited_ns``: from its intended arrival until it was sent (None: nothing).
+
+    ``of``: how many requests the capture has that could have been read, of which these are a stretch (0: all are here).
+    ``left_out``: how many more were sent and cannot be read: not answered, or a stamp or a length is missing or cannot be."""
 
     name: str
     sent_ns: Int64s
@@ -41,6 +45,9 @@ class Observations:
     gap_counts: Int64s | None = None
     gap_blocks: Int64s | None = None
     cached_tokens: Int64s | None = None
+    tenants: tuple[Tenant, ...] = ()
+    tenant: Int64s | None = None
+    waited_ns: Int64s | None = None
     of: int = 0
     left_out: int = 0
 
@@ -64,18 +71,21 @@ class Observations:
         """Some of the rows, by index or mask (a row may be taken several times). Gaps are known by block, so they go along
         where whole blocks are taken, and are left behind elsewhere."""
         gaps_ns, gap_counts = self._gaps_of(rows)
-        return Observations(
-            self.name,
-            self.sent_ns[rows],
-            self.first_ns[rows],
-            self.last_ns[rows],
-            self.prompt_tokens[rows],
-            self.output_tokens[rows],
-            users=self.users,
-            turnaround_ns=self.turnaround_ns,
+        return replace(
+            self,
+            sent_ns=self.sent_ns[rows],
+            first_ns=self.first_ns[rows],
+            last_ns=self.last_ns[rows],
+            prompt_tokens=self.prompt_tokens[rows],
+            output_tokens=self.output_tokens[rows],
             gaps_ns=gaps_ns,
             gap_counts=gap_counts,
+            gap_blocks=None,
             cached_tokens=None if self.cached_tokens is None else self.cached_tokens[rows],
+            tenant=None if self.tenant is None else self.tenant[rows],
+            waited_ns=None if self.waited_ns is None else self.waited_ns[rows],
+            of=0,
+            left_out=0,
         )
 
     def _gaps_of(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> tuple[Int64s | None, Int64s | None]:

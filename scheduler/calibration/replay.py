@@ -7,7 +7,7 @@ its dispatcher and events: a fit replays the captures hundreds of times.
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -126,24 +126,20 @@ class _Replay:
         self._gaps.append((int(tenant), gaps_ns, counts))
 
     def _times(self) -> Observations:
-        seen = self._seen
         none = np.zeros(0, dtype=np.int64)
         gaps_ns = np.concatenate([none, *(gaps for _, gaps, _ in self._gaps)])
         counts = np.concatenate([none, *(counts for _, _, counts in self._gaps)])
         blocks = np.concatenate([none, *(np.full(len(gaps), block) for block, gaps, _ in self._gaps)])
-        return Observations(
-            seen.name,
-            _column(self._sent),
-            _column(self._first),
-            _column(self._last),
-            seen.prompt_tokens,
-            seen.output_tokens,
-            users=seen.users,
-            turnaround_ns=seen.turnaround_ns,
+        return replace(
+            self._seen,
+            sent_ns=_column(self._sent),
+            first_ns=_column(self._first),
+            last_ns=_column(self._last),
             gaps_ns=gaps_ns,
             gap_counts=counts,
             gap_blocks=blocks if self._by_block else None,
-            cached_tokens=seen.cached_tokens,
+            of=0,
+            left_out=0,
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -74,3 +75,29 @@ def test_every_interval_is_printed_and_says_what_it_is():
         r"^ *offset_per_sequence +176\.2 +\[[\d.,e+]+, [\d.,e+]+\] +us more per request", text, re.MULTILINE
     )
     assert "a 5,177 [4,479, 5,515], b 20.31 [16.93, 23.52], c 42.2 [25.8, 66.2], d 0 [0, 0.0045]" in text
+
+
+def with_tenants(found, count):
+    """Every tenant's TTFT P50 errs by its number in percent, its attainment by as many points."""
+    errors = {
+        f"tenant-{i:02d}": {"ttft_p50": 0.01 * i, "tpot_mean": -0.02, "attained": -0.01 * i} for i in range(count)
+    }
+    return replace(found, held_out=tuple(replace(held, tenants=errors) for held in found.held_out))
+
+
+def test_each_tenant_of_each_capture_is_shown():
+    """The attainment as a difference in points, what is not known as a dash."""
+    text = printed(with_tenants(calibration(["quiet", "busy"]), 3), 80)
+    shown = re.findall(r"^ +(quiet|busy)? *(tenant-\d+) +(\S+) +-2\.0% +(\S+) *$", text, re.MULTILINE)
+    each = [("tenant-00", "+0.0%", "-0.0"), ("tenant-01", "+1.0%", "-1.0"), ("tenant-02", "+2.0%", "-2.0")]
+    assert [row[1:] for row in shown] == each + each
+    assert [row[0] for row in shown if row[0]] == ["quiet", "busy"]
+    assert "by tenant" not in printed(calibration(["quiet", "busy"]), 80)
+
+
+def test_many_tenants_are_folded():
+    """The worst twelve, each over all captures, and how many are not shown."""
+    text = printed(with_tenants(calibration(["quiet", "busy"]), 40), 80)
+    assert re.findall(r"tenant-\d+", text) == [f"tenant-{i}" for i in range(39, 27, -1)]
+    assert "28 more tenants" in text
+    assert "fit.held_out_tenants" in text

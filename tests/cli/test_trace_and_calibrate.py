@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from cli_support import invoke
 
+from lmperf.wiring.observed import observations
 from loadgen.trace.read import read_any
 from loadgen.trace.reader import read_trace
 from scheduler.server_model.spec import StepLaw, load_server_model
@@ -260,6 +261,17 @@ def test_one_capture_is_judged_on_its_second_half(tmp_path):
     assert "ITL P99" in done.stdout
     assert "not how the next run may differ" in done.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["one.jsonl.gz"]
+
+
+def test_calibration_reads_whose_each_request_is(a_run):
+    """With what the scenario in the run's header promises them, and what each waited in our queue."""
+    trace = read_trace(a_run)
+    (seen,) = observations([trace])
+    assert {tenant.name: tenant.slo.ttft_ns for tenant in seen.tenants} == dict.fromkeys(("chat", "bulk"), 60 * 10**9)
+    order = np.argsort(trace.ints("sent_ns"), kind="stable")
+    names, of = trace.words("tenant")
+    assert [seen.tenants[i].name for i in seen.tenant] == [names[of[i]] for i in order]
+    assert np.array_equal(seen.waited_ns, (trace.ints("sent_ns") - trace.ints("arrival_ns"))[order])
 
 
 def test_too_little_to_calibrate_from_says_what_would_help(tmp_path):
