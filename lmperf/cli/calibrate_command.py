@@ -9,12 +9,13 @@ from pathlib import Path
 
 import msgspec
 
-from lmperf.cli.calibration_text import print_calibration
+from lmperf.cli.calibration_text import print_calibration, print_ranking
 from lmperf.console import Progress, results_console
 from lmperf.exit_codes import ExitCode
 from lmperf.scenario.faults import ScenarioError
 from lmperf.wiring.captured import any_trace, limits_of_headers
 from lmperf.wiring.observed import observations
+from lmperf.wiring.ranked import rank_policies
 from scheduler.calibration.calibrate import calibrate
 from scheduler.calibration.doubts import beyond_use
 from scheduler.calibration.step_law import CalibrationError
@@ -49,6 +50,8 @@ def run(args: argparse.Namespace) -> ExitCode:
     )
     console = results_console()
     print_calibration(console, found)
+    ranking = rank_policies(args.traces, found.spec, found.held_out)
+    print_ranking(console, ranking)
     useless = beyond_use([held.errors for held in found.held_out])
     if useless and not args.force:
         raise CalibrationError(f"{useless} Nothing is written; --force writes it all the same")
@@ -60,7 +63,8 @@ def run(args: argparse.Namespace) -> ExitCode:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(f"{path.name}.partial")
-        partial.write_bytes(encode_server_model(found.spec))
+        fit = {**found.spec.fit, "policy_ranking": ranking.as_data()}
+        partial.write_bytes(encode_server_model(msgspec.structs.replace(found.spec, fit=fit)))
         partial.replace(path)
     except OSError as error:
         raise ScenarioError.single(

@@ -9,6 +9,9 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
+from lmperf.wiring.ranked import ATTAINED as RANKED_ATTAINED
+from lmperf.wiring.ranked import TTFT_P99 as RANKED_TTFT
+from lmperf.wiring.ranked import Ranking
 from scheduler.calibration.by_tenant import ATTAINED, SHOWN
 from scheduler.calibration.calibrate import Calibration, HeldOut
 from scheduler.calibration.figures import mean_errors
@@ -170,6 +173,37 @@ def _tenants_table(names: Sequence[str], shown: Sequence[str]) -> Table:
     for name in shown:
         table.add_column("attained" if name == ATTAINED else FIGURES[name], justify="right", no_wrap=True)
     return table
+
+
+def print_ranking(console: Console, ranking: Ranking) -> None:
+    """Whether the policies that were captured come in the same order when they are simulated."""
+    if ranking.not_told:
+        console.print(f"ranking of policies: not told, {ranking.not_told}", soft_wrap=True)
+        return
+    table = _table()
+    for title in ("policy", "worst attained %", "simulated", "TTFT P99 ms", "simulated"):
+        table.add_column(title, justify="left" if title == "policy" else "right", overflow="fold")
+    for load in ranking.loads:
+        for row in load:
+            attained = [_percent(side.get(RANKED_ATTAINED)) for side in (row.captured, row.simulated)]
+            tails = [f"{side[RANKED_TTFT] / 1e6:,.0f}" for side in (row.captured, row.simulated)]
+            table.add_row(row.policy, *attained, *tails)
+        table.add_section()
+    console.print(
+        "ranking of policies, each capture simulated by a model that never saw it; captured and simulated, from the intended "
+        "arrival",
+        soft_wrap=True,
+    )
+    console.print(table)
+    told = []
+    for figure in (RANKED_ATTAINED, RANKED_TTFT):
+        ranked, pairs = ranking.pairs(figure)
+        told.append(f"by {figure} {f'{ranked} of {pairs} pairs' if pairs else 'not told, they are alike as captured'}")
+    console.print(f"ranked as measured: {'; '.join(told)}", soft_wrap=True)
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f}"
 
 
 def _cell(name: str, errors: Mapping[str, float]) -> str:

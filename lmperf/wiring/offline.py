@@ -293,7 +293,7 @@ def _derived(
     on_progress: OnProgress | None,
 ) -> Comparison:
     """All tenants scaled alike to the baseline, then the noisy one up to the raised load; rows are cycled to fill."""
-    offered = _offered(captured)
+    offered = offered_cost(captured)
     total = sum(offered.values())
     scale = BASELINE_OF_SATURATION * saturation / total
     extra = (RAISED_OVER_BASELINE - 1) * total
@@ -323,8 +323,8 @@ def _derived(
     return Comparison(noisy, judge_policies(experiment, cells, BASELINE, RAISED), experiment.in_contract)
 
 
-def _offered(captured: CapturedRun) -> dict[str, float]:
-    """Cost units of each tenant's rows."""
+def offered_cost(captured: CapturedRun) -> dict[str, float]:
+    """Cost units/s of each tenant's rows, from the first instant of the run to the last arrival."""
     rows = captured.recipe.rows
     assert rows.tenant is not None, "a captured run names its tenants"
     costs = captured.cost.prompt_weight * rows.prompt_tokens + captured.cost.output_weight * rows.output_tokens

@@ -9,7 +9,9 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from lmperf.cli.calibration_text import print_calibration
+from lmperf.cli.calibration_text import print_calibration, print_ranking
+from lmperf.wiring.ranked import ATTAINED as RANKED
+from lmperf.wiring.ranked import TTFT_P99, RankedPolicy, Ranking
 from scheduler.calibration.calibrate import Calibration, HeldOut
 from scheduler.calibration.step_law import Interval95, LawFit
 from scheduler.calibration.words import FIGURES
@@ -101,3 +103,19 @@ def test_many_tenants_are_folded():
     assert re.findall(r"tenant-\d+", text) == [f"tenant-{i}" for i in range(39, 27, -1)]
     assert "28 more tenants" in text
     assert "fit.held_out_tenants" in text
+
+
+def ranking(width, *rows):
+    out = io.StringIO()
+    loads = tuple(RankedPolicy(name, {RANKED: c, TTFT_P99: 5e9}, {RANKED: s, TTFT_P99: 4e9}) for name, c, s in rows)
+    print_ranking(Console(file=out, width=width, highlight=False, markup=False), Ranking((loads,)))
+    return out.getvalue()
+
+
+def test_a_ranking_shows_both_sides_and_how_many_pairs_agree():
+    text = ranking(80, ("fifo", 0.125, 0.235), ("slo_aware", 0.97, 0.955))
+    assert re.search(r"^ fifo +12\.5 +23\.5 +5,000 +4,000 *$", text, re.MULTILINE)
+    assert "by worst tenant attainment 1 of 1 pairs; by TTFT P99 not told" in text
+    out = io.StringIO()
+    print_ranking(Console(file=out, width=80), Ranking(not_told="all are of one policy (fifo)"))
+    assert "not told, all are of one policy (fifo)" in out.getvalue()

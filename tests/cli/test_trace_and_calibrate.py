@@ -217,6 +217,7 @@ def test_calibrate_finds_the_law_that_made_the_captures(tmp_path):
         value, low, high = (float(text.replace(",", "")) for text in figures)
         assert low <= value <= high
     assert set(model.fit["held_out"]) == {trace.name for trace in traces}
+    assert "no capture says its policy" in model.fit["policy_ranking"]["not_told"]
     errors = model.fit["mean_absolute_error"]
     assert errors["e2e_mean"] < 0.05
     assert errors["tpot_mean"] < 0.05
@@ -260,6 +261,7 @@ def test_one_capture_is_judged_on_its_second_half(tmp_path):
     assert "TTFT P90" in done.stdout
     assert "ITL P99" in done.stdout
     assert "not how the next run may differ" in done.stdout
+    assert "ranking of policies: not told, no capture says its policy" in done.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["one.jsonl.gz"]
 
 
