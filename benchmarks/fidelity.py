@@ -171,6 +171,22 @@ def print_repeated(captures: list[Observations], held: list[HeldOut], *, markdow
     print_rows("distance, %", rows, markdown=markdown)
 
 
+def itl_rank(seen: Observations, law: StepLaw, limits: ServerLimits) -> float:
+    """Which percentile (0 to 100) of the simulated gaps the captured ITL P99 is: how far the prediction is off along the
+    distribution, whatever the cliff that it stands on."""
+    times = replay(seen, law, limits).times
+    assert times.gaps_ns is not None, "a replay has gaps"
+    assert times.gap_counts is not None, "and says how often"
+    below = times.gap_counts[times.gaps_ns <= figures(seen)["itl_p99"]].sum()
+    return 100.0 * float(below / times.gap_counts.sum())
+
+
+def print_itl_ranks(captures: list[Observations], held: list[HeldOut], limits: ServerLimits) -> None:
+    laws = {one.capture: one.law for one in held}
+    ranks = [f"{s.name} P{itl_rank(s, laws[s.name], limits):.2f}" for s in captures if s.name in laws]
+    print(f"\nthe captured ITL P99 among the simulated gaps: {', '.join(ranks)}")
+
+
 def judged(captures: list[Observations], law: StepLaw, limits: ServerLimits) -> list[HeldOut]:
     """The errors of one law on every capture."""
     return [HeldOut(s.name, law, errors(figures(s), figures(replay(s, law, limits).times))) for s in captures]
@@ -226,6 +242,7 @@ def main() -> None:
         print("each capture predicted from the others (leave one capture out)")
     print_errors(held, markdown=args.markdown)
     print_repeated(judge, held, markdown=args.markdown)
+    print_itl_ranks(judge, held, spec.limits)
     print("\nthe design's prototype law on the same captures")
     print_errors(judged(judge, PROTOTYPE, LIMITS), markdown=args.markdown)
     print_repeats(captures, {"fit" if not args.preset else "preset": spec.law, "prototype": PROTOTYPE}, spec.limits)

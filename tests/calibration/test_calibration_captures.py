@@ -17,6 +17,7 @@ from benchmarks.fidelity import (
     LIMITS,
     PROTOTYPE,
     REPEATS,
+    itl_rank,
     judged,
     load_captures,
     print_repeated,
@@ -160,3 +161,11 @@ def test_a_left_out_law_is_what_the_code_fits_today(captured, laws):
     again = fit_engine(others, LIMITS, attended_us=ATTENDED_US)
     for name in StepLaw.__struct_fields__:
         assert getattr(again, name) == pytest.approx(getattr(laws["open_r30"], name), rel=0.02), name
+
+
+def test_the_tail_of_gaps_is_off_by_a_third_and_by_three_percentiles(captured, laws):
+    """ITL P99 stands on a cliff, as docs/server-model.md says: what errs by up to 40% in ms is nowhere more than 2.5
+    percentiles away, on either side."""
+    ranks = [itl_rank(seen, laws[name], LIMITS) for name, seen in captured.items()]
+    assert min(ranks) > 96.5, "2.5 below 99"
+    assert min(ranks) < 99 < max(ranks)
