@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> ExitCode:
     print_calibration(console, found)
     ranking = rank_policies(args.traces, found.spec, found.held_out)
     print_ranking(console, ranking)
-    useless = beyond_use([held.errors for held in found.held_out])
+    useless = beyond_use([held.errors for held in found.held_out], found.spec.law)
     if useless and not args.force:
         raise CalibrationError(f"{useless} Nothing is written; --force writes it all the same")
     if args.output is None:

@@ -250,7 +250,8 @@ def _tune(parser: argparse.ArgumentParser) -> None:
 def _calibrate(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Fit a server model to the client-side timestamps of captured runs and print its error. Exits with 104, and writes "
-        "nothing, when it mispredicts what was held out by more than a factor of 2 in TPOT or throughput."
+        "nothing, when it mispredicts what was held out by more than a factor of 2 in TPOT or throughput, or in TTFT where the "
+        "times of sending cannot be right."
     )
     parser.add_argument("traces", nargs="+", metavar="TRACE", help="run folders or trace files of one server")
     parser.add_argument("--output", "-o", metavar="FILE", help="write the server-model file here")

@@ -25,8 +25,9 @@ a disturbed host give (TTFT 0.2, TPOT and E2E 0.035)."""
 BEYOND_USE = 2.0
 """By what factor a model may err, on average over what was held out, in the pace of a token or in the throughput. What it is
 asked for differs by no more: baseline and raised load by 1.2 to 1.6, the slots that a search tries by 2 each way, so a model
-that is wrong by 2 tells none of them from the other. Not asked of TTFT and E2E: near saturation their errors know no bound (a
-law 27% too slow made TTFT 77 times too long on one sound capture)."""
+that is wrong by 2 tells none of them from the other. Not asked of E2E, nor of TTFT while the law's
+offset may be one: near saturation their errors know no bound (a law 27% too slow made TTFT 77 times too long on one sound
+capture). With an offset at the end of its range it is no load that TTFT errs by, but the times of sending."""
 
 _BOUNDED = ("tpot_mean", "throughput")
 
@@ -63,10 +64,10 @@ def large_errors(mean_absolute: Mapping[str, float]) -> list[str]:
     return [f"{said}; do not decide by it: check the stamps and the stated limits, or capture anew"]
 
 
-def beyond_use(held_out: Sequence[Mapping[str, float]]) -> str:
-    """Why a model with these held-out errors, by figure, is of no use at all; empty where it may be of some."""
+def beyond_use(held_out: Sequence[Mapping[str, float]], law: StepLaw) -> str:
+    """Why a model with this law and these held-out errors, by figure, is of no use at all; empty where it may be of some."""
     found = []
-    for name in _BOUNDED:
+    for name in (*_BOUNDED, *(("ttft_p50",) if law.offset_us <= _NO_DISTANCE_US else ())):
         ratios = [max(1 + errors[name], 1e-9) for errors in held_out if name in errors]
         factor = math.exp(sum(abs(math.log(ratio)) for ratio in ratios) / max(1, len(ratios)))
         if factor > BEYOND_USE:

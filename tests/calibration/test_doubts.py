@@ -98,7 +98,8 @@ def test_warnings_say_what_people_read():
 def test_a_factor_of_two_either_way_is_beyond_use(tpot, throughput, useless):
     """A pace or a throughput of half or of twice the captured one, in the geometric mean; a first token may err without end."""
     told = beyond_use(
-        [{"tpot_mean": t, "throughput": out, "ttft_p50": 76.0} for t, out in zip(tpot, throughput, strict=True)]
+        [{"tpot_mean": t, "throughput": out, "ttft_p50": 76.0} for t, out in zip(tpot, throughput, strict=True)],
+        PLAIN_LAW,
     )
     assert bool(told) is bool(useless)
     for text in useless:
@@ -106,5 +107,14 @@ def test_a_factor_of_two_either_way_is_beyond_use(tpot, throughput, useless):
 
 
 def test_what_was_never_held_out_is_not_beyond_use():
-    assert beyond_use([]) == ""
-    assert beyond_use([{"ttft_p50": 9.0}]) == ""
+    assert beyond_use([], PLAIN_LAW) == ""
+    assert beyond_use([{"ttft_p50": 9.0}], PLAIN_LAW) == ""
+
+
+def test_times_of_sending_that_no_server_allows_are_beyond_use(plain):
+    """First tokens a microsecond after their requests: no distance to the server, and TTFT mispredicted beyond measure."""
+    soon = dataclasses.replace(plain, first_ns=plain.sent_ns + 1000, gaps_ns=None, gap_counts=None)
+    for seen, useless in ((soon, True), (plain, False)):
+        found = calibrate([seen], limits=PLAIN_LIMITS, evaluations=60, bootstrap=10, refits=0)
+        told = beyond_use([held.errors for held in found.held_out], found.spec.law)
+        assert ("TTFT P50 by a factor of" in told) is useless
