@@ -12,7 +12,7 @@ from rich.table import Table
 from lmperf.wiring.ranked import ATTAINED as RANKED_ATTAINED
 from lmperf.wiring.ranked import TTFT_P99 as RANKED_TTFT
 from lmperf.wiring.ranked import Ranking
-from scheduler.calibration.by_tenant import ATTAINED, SHOWN
+from scheduler.calibration.by_tenant import ATTAINED
 from scheduler.calibration.calibrate import Calibration, HeldOut
 from scheduler.calibration.figures import mean_errors
 from scheduler.calibration.jackknife import MIN_CAPTURES
@@ -22,6 +22,9 @@ from scheduler.calibration.words import FIGURES, PARAMETERS, symbol
 _OF_TOKENS = ("tpot", "itl", "throughput")
 """How the names of figures begin that go into a table of their own where one is too wide."""
 
+
+_OF_TENANTS = ("ttft_p50", "ttft_p99", "tpot_mean", "e2e_mean")
+"""Of a tenant's figures, those that 80 columns have room for; the file has all."""
 
 MOST_ROWS = 12
 """Of tenants, beyond which they are folded."""
@@ -116,7 +119,8 @@ def _errors_table(
     table = _table()
     table.add_column("capture", overflow="fold")
     for name in shown:
-        table.add_column(FIGURES[name], justify="right", no_wrap=True)
+        title = "tokens/s" if name == "throughput" else FIGURES[name]
+        table.add_column(title, justify="right", no_wrap=True)
     for capture, errors in rows:
         table.add_row(capture, *(_signed(errors.get(name)) for name in shown))
     if len(rows) > 1:
@@ -135,15 +139,16 @@ def _print_tenants(console: Console, held_out: Sequence[HeldOut]) -> None:
         "request waits for its sending as long as it did",
         soft_wrap=True,
     )
-    shown = [name for name in (*SHOWN, ATTAINED) if any(name in errors for _, _, errors in rows)]
+    shown = [name for name in (*_OF_TENANTS, ATTAINED) if any(name in errors for _, _, errors in rows)]
     if len(rows) > MOST_ROWS:
         _print_worst_tenants(console, rows, shown)
         return
-    table = _tenants_table(("capture", "tenant"), shown)
-    before = None
-    for capture, tenant, errors in rows:
-        table.add_row("" if capture == before else capture, tenant, *(_cell(name, errors) for name in shown))
-        before = capture
+    table = _tenants_table(shown)
+    for held in held_out:
+        if held.tenants:
+            table.add_row(held.capture)
+        for tenant, errors in held.tenants.items():
+            table.add_row(f"  {tenant}", *(_cell(name, errors) for name in shown))
     console.print(table)
 
 
@@ -155,7 +160,7 @@ def _print_worst_tenants(
         by_tenant.setdefault(tenant, []).append(errors)
     means = {tenant: mean_errors(found) for tenant, found in by_tenant.items()}
     worst = sorted(means, key=lambda tenant: -max(means[tenant].values(), default=0.0))
-    table = _tenants_table(("tenant",), shown)
+    table = _tenants_table(shown)
     for tenant in worst[:MOST_ROWS]:
         table.add_row(tenant, *(_cell(name, means[tenant]).removeprefix("+") for name in shown))
     console.print(table)
@@ -166,10 +171,9 @@ def _print_worst_tenants(
     )
 
 
-def _tenants_table(names: Sequence[str], shown: Sequence[str]) -> Table:
+def _tenants_table(shown: Sequence[str]) -> Table:
     table = _table()
-    for name in names:
-        table.add_column(name, overflow="fold")
+    table.add_column("tenant", overflow="fold")
     for name in shown:
         table.add_column("attained" if name == ATTAINED else FIGURES[name], justify="right", no_wrap=True)
     return table
