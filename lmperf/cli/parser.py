@@ -167,7 +167,7 @@ def _simulate(parser: argparse.ArgumentParser) -> None:
         "calibrated first, and how well the captured run is reproduced is printed before any comparison. With --set, a trace "
         "is compared with itself under that difference: rate=1.3, tenants.NAME.rate=2, tenants.NAME.weight=2, "
         "tenants.NAME.remove=true, tenants.NEW.add_like=NAME, slots.sequences=32, server.max_num_seqs=128, replicas=2, "
-        "routing=prefix."
+        "routing=prefix. Several differences stand side by side, and beside the trace unchanged, with --vary and --alternative."
     )
     parser.add_argument(
         "source", nargs="?", help="run folder, trace file, scenario file, or the name of a built-in scenario"
@@ -189,6 +189,22 @@ def _simulate(parser: argparse.ArgumentParser) -> None:
         help="of requests that came because another ended: anew from the simulated answers (default), or at their own times",
     )
     parser.add_argument("--processes", type=int, metavar="N", help="default: all cores")
+    parser.add_argument(
+        "--vary",
+        action="append",
+        default=[],
+        metavar="KEY=A,B,...",
+        help="of a trace: one alternative for each value, side by side: --vary rate=1,1.3,1.6 (repeated: every combination)",
+    )
+    parser.add_argument(
+        "--alternative",
+        dest="alternatives",
+        action="append",
+        default=[],
+        metavar="[NAME:]KEY=VALUE,...",
+        help="of a trace: one more alternative, these settings together: --alternative 'two servers: replicas=2, rate=1.5' "
+        "(may be repeated); a --set holds in every alternative",
+    )
     _scenario_flags(parser)
     _output_flags(parser, "results/simulate-NAME-TIME")
 

@@ -41,12 +41,14 @@ RAISED_OVER_BASELINE = 1.2
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """Policies under one raised load against the baseline. ``noisy``: whose load grew (all: everybody's); ``in_contract``:
-    whom the verdicts are about; ``removed``: tenants of the baseline alone."""
+    whom the verdicts are about; ``removed``: tenants of the baseline alone; ``name``, ``settings``: of a what-if."""
 
     noisy: tuple[str, ...]
     verdicts: list[PolicyVerdict]
     in_contract: tuple[str, ...]
     removed: tuple[str, ...] = ()
+    name: str = ""
+    settings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +178,9 @@ def _relative_growth(base: Plan, raised: Plan) -> dict[str, float]:
 @dataclass(frozen=True, slots=True)
 class TraceAnswer:
     """``fit``: None when a server model was given. ``reproduction``: the captured run against its own simulation.
-    ``as_captured``: every policy on the captured arrivals. ``comparisons``: baseline against raised loads, derived.
-    ``interrupted``: some of these are missing."""
+    ``as_captured``: every policy on the captured arrivals. ``comparisons``: baseline against raised loads, derived; in a
+    what-if the trace against each alternative, and ``unchanged`` the trace itself as if it were one. ``interrupted``: some of
+    these are missing."""
 
     captured: CapturedRun
     server: ServerModelSpec
@@ -188,6 +191,7 @@ class TraceAnswer:
     as_captured: dict[str, Recorder]
     saturation: float | None = None
     comparisons: list[Comparison] = field(default_factory=list)
+    unchanged: Comparison | None = None
     interrupted: bool = False
 
 

@@ -13,19 +13,14 @@ from dataclasses import dataclass, field
 from loadgen.offline.fidelity import TOTAL as ALL_TENANTS
 from loadgen.offline.fidelity import FidelityRow
 from loadgen.offline.verdicts import Figure, PolicyVerdict, state_hits
-from loadgen.report.sentences import joined
 from loadgen.report.text import (
     METRIC_NAMES,
     NOTHING,
-    figure,
     latency,
-    latency_figure,
     percentile_of,
     rate,
     share,
-    share_figure,
     signed_error,
-    target,
 )
 from loadgen.summary.schema import Summary, TenantSummary
 
@@ -52,7 +47,7 @@ class Comparison:
     those whose load is; ``removed``: those that only the baseline has. ``baseline``, ``raised``: the two loads in words.
     ``notes``: what makes it doubtful, sentences.
     ``difference``: the raised side differs in more than its load, so that decay tells nothing of a policy: one that is bad
-    on the baseline gains most. ``runs``: by label, live or simulated.
+    on the baseline gains most. ``runs``: by label, live or simulated. ``name``: what it is called among alternatives.
     """
 
     verdicts: Sequence[PolicyVerdict] = ()
@@ -66,6 +61,7 @@ class Comparison:
     baseline: str = "the baseline load"
     raised: str = "the raised load"
     notes: Sequence[str] = ()
+    name: str = ""
 
     @property
     def tenants(self) -> list[str]:
@@ -78,6 +74,10 @@ class Comparison:
     def states_hits(self) -> bool:
         """True when any of it states a cache hit share."""
         return state_hits(self.verdicts) or any(summary.total.hit_share is not None for summary in self.runs.values())
+
+    @property
+    def verdicts_by_label(self) -> dict[str, PolicyVerdict]:
+        return {verdict.label: verdict for verdict in self.verdicts}
 
     def verdict_of(self, label: str) -> PolicyVerdict:
         """Raises KeyError for a policy that was not compared."""
@@ -130,33 +130,39 @@ def judged(found: Figure, promised: float | None) -> str:
 
 def ranked(comparison: Comparison) -> list[PolicyVerdict]:
     """Best first."""
-    return sorted(comparison.verdicts, key=lambda verdict: _rank(verdict, comparison))
+    return sorted(comparison.verdicts, key=lambda verdict: rank_of(verdict, comparison))
+
+
+def best_of(comparison: Comparison) -> list[str]:
+    """The policies that no other is better than, in the comparison's order."""
+    ranks = {verdict.label: rank_of(verdict, comparison) for verdict in comparison.verdicts}
+    return [label for label, rank in ranks.items() if rank == min(ranks.values())]
 
 
 def keeps_all(verdict: PolicyVerdict, comparison: Comparison) -> str:
     """Whether a policy keeps every promise to those in contract: broken if one is, kept when all are."""
-    words = {judged(verdict.raised[name].attainment, comparison.targets[name]) for name in _promised(comparison)}
+    words = {judged(verdict.raised[name].attainment, comparison.targets[name]) for name in promised_in(comparison)}
     return next((word for word in ("broken", "undecided", "kept") if word in words), "no_slo")
 
 
 def worst_tenant(verdict: PolicyVerdict, comparison: Comparison) -> str | None:
     """Of those in contract, whose attainment is least over its target; None when nothing was promised."""
-    shares = {name: verdict.raised[name].attainment.value for name in _promised(comparison)}
+    shares = {name: verdict.raised[name].attainment.value for name in promised_in(comparison)}
     known = {name: value - comparison.targets[name] for name, value in shares.items() if value is not None}
     return min(known, key=lambda name: known[name], default=None)
 
 
-def _promised(comparison: Comparison) -> list[str]:
+def promised_in(comparison: Comparison) -> list[str]:
     """Of those in contract, who was promised something and made a request that it can be held to."""
     return [
         name
-        for name in _contract(comparison)
+        for name in contract_of(comparison)
         if name in comparison.targets
         and any(verdict.raised[name].attainment.value is not None for verdict in comparison.verdicts)
     ]
 
 
-def _contract(comparison: Comparison) -> Sequence[str]:
+def contract_of(comparison: Comparison) -> Sequence[str]:
     """Those in contract; where none is named, everybody that is still there."""
     return comparison.in_contract or [name for name in comparison.tenants if name not in comparison.removed]
 
@@ -172,113 +178,9 @@ def fidelity_line(table: FidelityTable) -> str:
     return f"The simulation reproduces the captured run with errors of {', '.join(shown)} (arrivals {table.arrivals})."
 
 
-def answer(comparison: Comparison) -> str:
-    """What the comparison found, in one sentence."""
-    if comparison.verdicts:
-        return _best_policy(comparison)
-    believed = {label: summary for label, summary in comparison.runs.items() if summary.validity.valid}
-    kept = [label for label, summary in believed.items() if summary.verdict == "kept"]
-    of = f"{len(comparison.runs)} run{'s' if len(comparison.runs) != 1 else ''}"
-    if kept:
-        return f"{len(kept)} of {of} kept every tenant's SLO: {joined(kept)}."
-    closest = _closest(comparison, believed or comparison.runs)
-    none = "The one run does not show" if len(comparison.runs) == 1 else f"None of the {of} shows"
-    return f"{none} that every tenant kept its SLO{closest}."
-
-
-def answer_of_all(comparisons: Sequence[Comparison]) -> str:
-    """The same of several, each of which raises another tenant's load: who keeps what is promised whoever grows."""
-    if len(comparisons) == 1:
-        return answer(comparisons[0])
-    best = joined([f"{ranked(each)[0].label} when {joined(each.noisy)} grows" for each in comparisons])
-    if not any(_promised(each) for each in comparisons):
-        return f"Best is {best}."
-    sure = all(each.has_intervals for each in comparisons)
-    kept = [
-        verdict.label
-        for verdict in comparisons[0].verdicts
-        if all(_safe(verdict.label, each, sure=sure) for each in comparisons)
-    ]
-    if not kept:
-        none = "is shown to keep every SLO" if sure else "is at every target in the one realisation simulated"
-        return f"No policy {none} whichever tenant grows; best is {best}."
-    verb = ("keeps" if len(kept) == 1 else "keep") if sure else ("is" if len(kept) == 1 else "are")
-    what = "the SLO of all others" if sure else "at the target of all others in the one realisation simulated"
-    return f"Whichever tenant grows, {joined(kept)} {verb} {what}; best is {best}."
-
-
-def _safe(label: str, comparison: Comparison, *, sure: bool) -> bool:
-    """Whether the policy keeps all that is promised; not ``sure``: is at it, of one realisation."""
-    if not sure:
-        return label in _there(comparison, _promised(comparison))
-    return keeps_all(comparison.verdict_of(label), comparison) in {"kept", "no_slo"}
-
-
-def _closest(comparison: Comparison, runs: Mapping[str, Summary]) -> str:
-    """``; closest is X, whose least attained tenant, chat, got 97.1% of a promised 99%``, where runs can be ranked."""
-    worst: dict[str, tuple[float, str, float, float]] = {}
-    contract = _contract(comparison)
-    for label, summary in runs.items():
-        for tenant in summary.tenants:
-            attained = tenant.attainment
-            if tenant.tenant not in contract or attained is None or attained.share is None or attained.target is None:
-                continue
-            found = (attained.share - attained.target, tenant.tenant, attained.share, attained.target)
-            worst[label] = min(worst.get(label, found), found)
-    if not worst:
-        return ""
-    label = max(worst, key=lambda one: worst[one][0])
-    _, name, reached, promised = worst[label]
-    whose = f"whose least attained tenant in contract, {name}, got {share(reached)} of a promised {target(promised)}"
-    return f"; closest is {label}, {whose}"
-
-
-def _best_policy(comparison: Comparison) -> str:
-    promised = _promised(comparison)
-    who = "every tenant in contract" if comparison.in_contract else "every tenant"
-    best = ranked(comparison)[0]
-    figures = (
-        [f"worst attainment {share_figure(best.worst_attainment)}"] if best.worst_attainment.value is not None else []
-    )
-    figures.append(
-        f"mean TTFT P99 {latency_figure(_tail(best, comparison))} ms"
-        if comparison.difference
-        else f"P99 decay {figure(best.decay_in_contract)}"
-    )
-    if best.throughput_ratio.value is not None:
-        percent = f"{100 * best.throughput_ratio.value:.1f}%"
-        figures.append(f"{percent} of the throughput of {comparison.verdicts[0].label}")
-    if not best.throughput.value:
-        return f"Under {comparison.raised}, no request gets an answer under any policy."
-    first = _rank(best, comparison)
-    equal = [verdict.label for verdict in comparison.verdicts if _rank(verdict, comparison) == first]
-    alike = 1 < len(equal) == len(comparison.verdicts)
-    who_is_best = (
-        "all policies come to the same" if alike else f"best {'is' if len(equal) == 1 else 'are'} {joined(equal)}"
-    )
-    said = f"{who_is_best} ({', '.join(figures)})"
-    if not promised:
-        return f"Under {comparison.raised}, {said}."
-    if not comparison.has_intervals:
-        return (
-            f"Under {comparison.raised}, {_at_target(comparison, promised)} in the one realisation simulated; {said}."
-        )
-    kept = [verdict.label for verdict in comparison.verdicts if keeps_all(verdict, comparison) == "kept"]
-    if not kept:
-        return f"Under {comparison.raised} no policy is shown to keep the SLO of {who}; {said}."
-    verb = "keeps" if len(kept) == 1 else "keep"
-    return f"Under {comparison.raised}, {joined(kept)} {verb} the SLO of {who}; {said}."
-
-
-def _at_target(comparison: Comparison, promised: Sequence[str]) -> str:
-    """Without intervals nothing is kept or broken; which policies are at every target is still what people look for."""
-    there = _there(comparison, promised)
-    if not there:
-        return "no policy is at every target"
-    return f"{joined(there)} {'is' if len(there) == 1 else 'are'} at every target"
-
-
-def _there(comparison: Comparison, promised: Sequence[str]) -> list[str]:
+def at_targets(comparison: Comparison) -> list[str]:
+    """The policies under which everybody in contract is at its target; without intervals that proves nothing."""
+    promised = promised_in(comparison)
     return [
         verdict.label
         for verdict in comparison.verdicts
@@ -286,11 +188,11 @@ def _there(comparison: Comparison, promised: Sequence[str]) -> list[str]:
     ]
 
 
-def _rank(verdict: PolicyVerdict, comparison: Comparison) -> tuple[bool, float, bool, float]:
+def rank_of(verdict: PolicyVerdict, comparison: Comparison) -> tuple[bool, float, bool, float]:
     """One that answers nothing is last. Attainment decides to three decimals, since the seeds decide the rest; then the
     decay, or under a difference the tail that it comes to (a bound after all that is known)."""
     worst = verdict.worst_attainment.value
-    then = _tail(verdict, comparison) if comparison.difference else verdict.decay_in_contract
+    then = tail_of(verdict, comparison) if comparison.difference else verdict.decay_in_contract
     return (
         not verdict.throughput.value,
         -round(worst, 3) if worst is not None else 0.0,
@@ -299,9 +201,9 @@ def _rank(verdict: PolicyVerdict, comparison: Comparison) -> tuple[bool, float, 
     )
 
 
-def _tail(verdict: PolicyVerdict, comparison: Comparison) -> Figure:
+def tail_of(verdict: PolicyVerdict, comparison: Comparison) -> Figure:
     """TTFT P99 (ns) on the raised side, mean over those in contract."""
-    tails = [verdict.raised[name].ttft_p99 for name in _contract(comparison)]
+    tails = [verdict.raised[name].ttft_p99 for name in contract_of(comparison)]
     known = [tail.value for tail in tails if tail.value is not None]
     return Figure(sum(known) / len(known) if known else None, bound=any(tail.bound for tail in tails))
 

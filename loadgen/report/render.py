@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from loadgen.report import comparison as comparing
-from loadgen.report import sentences
+from loadgen.report import comparison_sentences, sentences
 from loadgen.report.comparison import Comparison, FidelityTable
 from loadgen.report.comparison_plots import comparison_plots
 from loadgen.report.curves import Curve
@@ -76,12 +76,12 @@ def render_run(
         command=command or _default_command(summary),
         plan=_plan_text(summary.plan),
         fidelity=fidelity,
-        **_comparison_context(comparison, policies),
+        **comparison_context(comparison, policies),
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Section:
+class Section:
     """One comparison of several on a page. ``suffix``: ends its anchors."""
 
     comparison: Comparison
@@ -107,27 +107,27 @@ def render_comparison(
         suffix = "" if number == 1 else f"-{number}"
         drawn = comparison_plots(each, _some(looks), suffix=suffix)
         plots += drawn
-        sections.append(_Section(each, [plot.key for plot in drawn], suffix))
+        sections.append(Section(each, [plot.key for plot in drawn], suffix))
     policies = plots[: len(sections[0].plots)]
     return page(
         "comparison.html.j2",
         plots,
         heading=title,
         name=title,
-        answer=comparing.answer_of_all(everything),
+        answer=comparison_sentences.answer_of_all(everything),
         sections=sections,
         trust=None if comparison.fidelity is None else comparing.fidelity_line(comparison.fidelity),
         looks=looks,
         charted=_some(looks),
         command=command,
         fidelity=comparison.fidelity,
-        **_comparison_context(comparison, policies, several=bool(others)),
+        **comparison_context(comparison, policies, several=bool(others)),
     )
 
 
 def write_report(directory: Path, summary: Summary, **options: Any) -> Path:  # noqa: ANN401 (those of render_run)
     """Write ``report.html`` into a run's folder, whole or not at all; ``options`` are those of :func:`render_run`."""
-    return _write(directory / REPORT_HTML, render_run(summary, **options))
+    return write_page(directory / REPORT_HTML, render_run(summary, **options))
 
 
 def write_comparison(path: Path, comparison: Comparison, **options: Any) -> Path:  # noqa: ANN401 (see below)
@@ -135,10 +135,11 @@ def write_comparison(path: Path, comparison: Comparison, **options: Any) -> Path
     of :func:`render_comparison`.
     """
     file = path / COMPARISON_HTML if path.is_dir() else path
-    return _write(file, render_comparison(comparison, **options))
+    return write_page(file, render_comparison(comparison, **options))
 
 
-def _write(path: Path, html: str) -> Path:
+def write_page(path: Path, html: str) -> Path:
+    """A page, whole or not at all."""
     partial = path.with_name(path.name + ".partial")
     partial.write_text(html, encoding="utf-8")
     return partial.replace(path)
@@ -177,7 +178,7 @@ def _plan_text(plan: Mapping[str, Any] | None) -> str | None:
     return f"{whole[:_PLAN_CHARACTERS]}\n... {len(whole) - _PLAN_CHARACTERS:,} characters more in summary.json"
 
 
-def _comparison_context(
+def comparison_context(
     comparison: Comparison | None, policies: Sequence[Plot], *, several: bool = False
 ) -> dict[str, Any]:
     runs = {} if comparison is None else comparison.runs

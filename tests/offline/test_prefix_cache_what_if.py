@@ -14,7 +14,8 @@ from lmperf.scenario.load import load_scenario
 from lmperf.wiring.captured import any_trace, captured_run
 from lmperf.wiring.offline import as_captured, policy_choices
 from lmperf.wiring.saturation import resolve_with_saturation
-from lmperf.wiring.what_if import apply, parse_what_if
+from lmperf.wiring.what_if.applied import apply
+from lmperf.wiring.what_if.settings import parse_what_if
 from loadgen.offline.replicas import ReplicatedJob, record_replicated
 from loadgen.summary import summarise
 from loadgen.workload.replay import MOONCAKE_BLOCK_TOKENS

@@ -18,7 +18,10 @@ from lmperf.scenario.faults import ScenarioError
 from lmperf.wiring.captured import CapturedRun
 from lmperf.wiring.doubts import NothingRunsError, doubts_of, too_long
 from lmperf.wiring.offline import as_captured, policy_choices
-from lmperf.wiring.what_if import apply, compare, parse_what_if
+from lmperf.wiring.what_if.alternatives import Alternative
+from lmperf.wiring.what_if.applied import apply
+from lmperf.wiring.what_if.compared import compare
+from lmperf.wiring.what_if.settings import parse_what_if
 from loadgen.offline.cell import ReplayRecipe, run_cell
 from loadgen.offline.experiment import PolicyChoice
 from loadgen.offline.rows import only_tenants, with_copy
@@ -81,7 +84,8 @@ FIFO = policy_choices("fifo")
 
 
 def compared(run, *sets):
-    comparison = compare(parse_what_if(sets, run), run, SERVER, FIFO, processes=1)
+    alternative = Alternative(", ".join(sets), parse_what_if(sets, run))
+    (comparison,) = compare([alternative], run, SERVER, FIFO, processes=1).comparisons
     return comparison, comparison.verdicts[0]
 
 

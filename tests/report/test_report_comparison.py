@@ -11,7 +11,8 @@ from report_runs import Html, busy_recorder, busy_summary, over_seeds, policy_ve
 from loadgen.offline.fidelity import FidelityRow
 from loadgen.offline.verdicts import Figure
 from loadgen.report import Comparison, curves_of, render_comparison, render_run, write_comparison
-from loadgen.report.comparison import FidelityTable, answer, answer_of_all, judged, pair_rows, pairs_of
+from loadgen.report.comparison import FidelityTable, judged, pair_rows, pairs_of
+from loadgen.report.comparison_sentences import answer, answer_of_all
 from loadgen.report.text import NOTHING
 from loadgen.summary import summarise
 from tenants.tenant import Tenant

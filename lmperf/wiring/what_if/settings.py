@@ -1,45 +1,26 @@
-"""What if: a captured trace with one thing different, against the trace as it was, under every policy.
+"""What may be different in a what-if, as it is asked for: ``--set`` settings over a captured trace.
 
 ``rate=1.3`` all arrivals; ``tenants.NAME.rate=2`` one tenant's; ``tenants.NAME.weight=2`` its share;
 ``tenants.NAME.remove=true``; ``tenants.NEW.add_like=NAME``; ``slots.sequences=32``, ``slots.prefill_tokens=4096``;
 ``server.max_num_seqs=128`` and the server model's other limits; ``replicas=2``; ``routing=prefix`` between them, with
 ``routing.slack=65536`` (:mod:`scheduler.routing`).
-
-More load: gaps are divided and rows cycled (:mod:`loadgen.workload.replay`). An added tenant has the rows of the one it is
-like, begun elsewhere: its times are turned round the trace by the golden ratio of its length, so that two alike do not
-burst together. Requests that came because another ended cannot be multiplied, so then recorded times are played, on
-both sides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
-import numpy as np
-
 from lmperf.scenario.document import parse_value
-from lmperf.scenario.faults import COMMAND_LINE, Fault, Place, ScenarioError, one_of
+from lmperf.scenario.faults import COMMAND_LINE, Fault, Place, ScenarioError, one_of, render_path
 from lmperf.scenario.faults import Path as KeyPath
 from lmperf.scenario.overrides import parse_setting
 from lmperf.wiring.captured import CapturedRun
-from lmperf.wiring.offline import Comparison, as_captured
-from loadgen.offline.cell import CellResult, ReplayRecipe, TenantFigures, tenant_figures
-from loadgen.offline.experiment import BASELINE, RAISED, Cells, Experiment, Load, OnProgress, PolicyChoice
-from loadgen.offline.replicas import ReplicatedJob, run_replicated
-from loadgen.offline.rows import only_tenants, with_copy
-from loadgen.offline.verdicts import judge_policies
-from loadgen.offline.workers import Workers
-from scheduler.routing import Routing, Rule, routed_text
-from scheduler.server_model.spec import ServerLimits, ServerModelSpec
+from scheduler.routing import Routing, Rule
+from scheduler.server_model.spec import ServerLimits
 from scheduler.slots import Slots
-from tenants.measures.columns import Columns
-from tenants.tenant import Tenant
 
-_GOLDEN = 0.6180339887498949
 _TENANT_KEYS = ("rate", "weight", "remove", "add_like")
 _TOP_KEYS = ("rate", "replicas", "routing", "slots", "server", "tenants")
 
@@ -87,7 +68,9 @@ def parse_what_if(settings: Sequence[str], captured: CapturedRun) -> WhatIf:
             same = ("routing", "rule") if path == ("routing",) else path
             if same in given:
                 problem = f"is given twice, {given[same]} and {setting}"
-                raise _fault(path, problem, "a what-if has one value of each: run one for each")
+                raise _fault(
+                    path, problem, f"a difference has one value of each; to compare two: --vary {render_path(path)}=A,B"
+                )
             given[same] = setting
             _take(found, path, parse_value(text))
         except ScenarioError as error:
@@ -222,153 +205,3 @@ def _tenant_faults(found: Mapping[str, Mapping[str, Any]], known: Sequence[str])
     if removed and not set(everybody) - removed:
         faults.append(Fault(place, ("tenants",), "every tenant is removed", "leave at least one"))
     return faults
-
-
-# -- applied ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Changed:
-    """A captured run with the difference made. ``growth``: what the recipe's rows are multiplied by."""
-
-    captured: CapturedRun
-    server: ServerModelSpec
-    growth: Mapping[str, float]
-    replicas: int
-
-    @property
-    def routed(self) -> str:
-        """As that of the captured run."""
-        return routed_text(self.replicas * len(self.captured.all_slots), self.captured.routing)
-
-
-def apply(what_if: WhatIf, captured: CapturedRun, server: ServerModelSpec) -> Changed:
-    """Raises ScenarioError for limits that no server can have."""
-    recipe = captured.recipe
-    rows, tenants = recipe.rows, list(captured.tenants)
-    by_name = {tenant.name: number for number, tenant in enumerate(tenants)}
-    for turn, (name, like) in enumerate(what_if.added.items(), start=1):
-        tenants.append(replace(tenants[by_name[like]], name=name))
-        rows = with_copy(rows, by_name[like], len(tenants) - 1, turn * _GOLDEN % 1.0)
-    kept = [number for number, tenant in enumerate(tenants) if tenant.name not in what_if.removed]
-    if len(kept) < len(tenants):
-        rows = only_tenants(rows, kept)
-        tenants = [tenants[number] for number in kept]
-    tenants = [replace(t, weight=t.weight * what_if.weights.get(t.name, 1.0)) for t in tenants]
-    growth = what_if.growth(tenant.name for tenant in tenants)
-    changed = replace(
-        recipe, rows=rows, tenants=tuple(tenants), recorded=recipe.recorded or _multiplied(what_if, captured)
-    )
-    names = {tenant.name for tenant in tenants}
-    try:
-        limits = msgspec.convert(msgspec.to_builtins(server.limits) | dict(what_if.server), ServerLimits)
-    except (msgspec.ValidationError, ValueError) as error:
-        raise _fault(("server",), str(error), "see the limits in the server-model file") from error
-    return Changed(
-        captured=replace(
-            captured,
-            tenants=tuple(tenants),
-            recipe=changed,
-            slots=msgspec.structs.replace(captured.slots, **what_if.slots),
-            backends={n: msgspec.structs.replace(each, **what_if.slots) for n, each in captured.backends.items()},
-            auto=None if "sequences" in what_if.slots else captured.auto,
-            routing=msgspec.structs.replace(captured.routing, **what_if.routing),
-            noisy=tuple(name for name in captured.noisy if name in names),
-        ),
-        server=msgspec.structs.replace(server, limits=limits),
-        growth=growth,
-        replicas=what_if.replicas,
-    )
-
-
-def _multiplied(what_if: WhatIf, captured: CapturedRun) -> bool:
-    names = (tenant.name for tenant in captured.tenants)
-    return captured.recipe.rows.after_row is not None and bool(what_if.growth([*names, *what_if.added]))
-
-
-# -- compared --------------------------------------------------------------------------------------------------------
-
-
-def compare(
-    what_if: WhatIf,
-    captured: CapturedRun,
-    server: ServerModelSpec,
-    choices: Sequence[PolicyChoice],
-    *,
-    processes: int | None = None,
-    scratch: Path | None = None,
-    on_progress: OnProgress | None = None,
-) -> Comparison:
-    """The trace as captured (in the place of a baseline) against the trace with the difference, under every policy.
-    ``scratch``: as in a job."""
-    changed = apply(what_if, captured, server)
-    before = captured
-    if changed.captured.recipe.recorded:
-        before = replace(captured, recipe=replace(captured.recipe, recorded=True))
-    jobs = []
-    for choice in choices:
-        plain = replace(as_captured(before, server, choice), scratch=scratch)
-        jobs.append(ReplicatedJob(cell=replace(plain, load=BASELINE)))
-        altered = replace(as_captured(changed.captured, changed.server, choice), scratch=scratch)
-        slots = altered.slots if choice.slots is None else msgspec.structs.replace(choice.slots, **what_if.slots)
-        jobs.append(
-            ReplicatedJob(
-                cell=replace(altered, load=RAISED, growth=changed.growth, slots=slots), replicas=changed.replicas
-            )
-        )
-    tenants = {t.name: t for t in (*captured.tenants, *changed.captured.tenants)}
-    with Workers(processes) as workers:
-        results = workers.map(run_replicated, jobs, on_progress or _silent)
-    window_s = (captured.window_ns[1] - captured.window_ns[0]) / 1e9
-    cells = {
-        (result.policy_label, result.load, result.seed): _with_absent(result, tenants, window_s) for result in results
-    }
-    noisy = what_if.grown(tuple(tenants))
-    after = tuple(tenant.name for tenant in changed.captured.tenants)
-    experiment = Experiment(
-        recipe=_named(captured.recipe, tuple(tenants.values())),
-        policies=choices,
-        loads=[Load(label=BASELINE), Load(label=RAISED, growth=changed.growth, noisy=noisy)],
-        seeds=(0,),
-        server=changed.server,
-        slots=changed.captured.slots,
-        cost=captured.cost,
-        window_ns=captured.window_ns,
-        in_contract=tuple(name for name in after if name not in noisy) or after,
-    )
-    return Comparison(
-        noisy,
-        judge_policies(experiment, Cells(cells), BASELINE, RAISED),
-        experiment.in_contract,
-        removed=tuple(name for name in tenants if name not in after),
-    )
-
-
-_silent: Callable[[int, int], None] = lambda _done, _total: None  # noqa: E731 (a default callback, not a function)
-
-
-def _named(recipe: ReplayRecipe, tenants: tuple[Tenant, ...]) -> ReplayRecipe:
-    """The recipe with the tenants of both sides; only their names are read."""
-    return replace(recipe, tenants=tenants)
-
-
-def _with_absent(result: CellResult, tenants: Mapping[str, Tenant], window_s: float) -> CellResult:
-    """A tenant that one side does not have, as one without requests, so that both sides have the same rows."""
-    return replace(
-        result,
-        tenants={name: result.tenants.get(name) or _absent(tenant, window_s) for name, tenant in tenants.items()},
-    )
-
-
-def _absent(tenant: Tenant, window_s: float) -> TenantFigures:
-    none = np.zeros(0, dtype=np.int64)
-    columns = Columns(
-        tenants=(tenant.name,),
-        tenant=np.zeros(0, dtype=np.int32),
-        status=np.zeros(0, dtype=np.int8),
-        in_window=np.zeros(0, dtype=np.bool_),
-        **{
-            each.name: none for each in fields(Columns) if each.name not in ("tenants", "tenant", "status", "in_window")
-        },
-    )
-    return tenant_figures(columns, tenant, window_s)

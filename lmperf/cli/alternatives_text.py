@@ -1,0 +1,122 @@
+"""Alternatives side by side in the terminal: who keeps what where, then every tenant."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from loadgen.offline.verdicts import Figure, PolicyVerdict
+from loadgen.report.alternatives import answer_of_alternatives, policies_of, tenants_of
+from loadgen.report.comparison import (
+    Comparison,
+    at_targets,
+    best_of,
+    keeps_all,
+    promised_in,
+    tail_of,
+    worst_tenant,
+)
+from loadgen.report.text import target
+from tenants.measures.shares import percent_within
+
+_WORDS = {"kept": "kept", "broken": "broken", "undecided": "?", "no_slo": "-"}
+
+
+def print_alternatives(
+    console: Console, comparisons: Sequence[Comparison], *, unchanged: str = "", against: str = "the trace as captured"
+) -> None:
+    """``unchanged``: the name among them of what the others are alternatives to; ``against``: what decay is against."""
+    shown = [each for each in comparisons if each.verdicts]
+    console.print(_overview(shown, against))
+    console.print(_by_tenant(shown))
+    console.print(answer_of_alternatives(shown, unchanged=unchanged), soft_wrap=True)
+
+
+def _table(title: str, caption: str) -> Table:
+    return Table(
+        title=title,
+        caption=caption,
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+        title_justify="left",
+        caption_justify="left",
+    )
+
+
+def _overview(comparisons: Sequence[Comparison], against: str) -> Table:
+    table = _table(
+        "alternatives side by side, of the tenants in contract",
+        "targets: whether all in contract are at theirs; worst %: attainment of the least attained; TTFT P99: mean; decay: of "
+        f"TTFT P99, against {against}; * best: least attained tenant, then TTFT P99",
+    )
+    table.add_column("alternative", overflow="fold")
+    table.add_column("policy", overflow="fold")
+    table.add_column("targets")
+    for column in ("worst %", "TTFT P99 ms", "decay", "tokens/s"):
+        table.add_column(column, justify="right", overflow="fold")
+    for each in comparisons:
+        best, there = best_of(each), at_targets(each)
+        for number, verdict in enumerate(each.verdicts):
+            mark = " *" if verdict.label in best and len(best) < len(each.verdicts) else ""
+            worst = worst_tenant(verdict, each)
+            table.add_row(
+                each.name if number == 0 else "",
+                f"{verdict.label}{mark}",
+                _kept(verdict, each, there),
+                f"{worst} {verdict.worst_attainment.percent()}" if worst else verdict.worst_attainment.percent(),
+                _ms(tail_of(verdict, each)),
+                verdict.decay_in_contract.format(2),
+                "-" if verdict.throughput.value is None else f"{verdict.throughput.value:,.0f}",
+            )
+        table.add_section()
+    return table
+
+
+def _kept(verdict: PolicyVerdict, comparison: Comparison, there: Sequence[str]) -> str:
+    """Of one realisation only whether it is at its targets; over seeds what that proves."""
+    if not promised_in(comparison):
+        return "-"
+    if comparison.has_intervals:
+        return _WORDS[keeps_all(verdict, comparison)]
+    return "met" if verdict.label in there else "missed"
+
+
+def _by_tenant(comparisons: Sequence[Comparison]) -> Table:
+    policies = policies_of(comparisons)
+    table = _table(
+        "every tenant: attained % / TTFT P99 ms",
+        "↑: its load grows there, so it is not in contract unless all of them grow",
+    )
+    table.add_column("tenant", overflow="fold")
+    table.add_column("alternative", overflow="fold")
+    for label in policies:
+        table.add_column(label, justify="right", overflow="fold")
+    for name in tenants_of(comparisons):
+        first = True
+        for each in (each for each in comparisons if name in each.tenants and name not in each.removed):
+            promised = each.targets.get(name)
+            whose = name if promised is None else f"{name} ({target(promised)})"
+            of = each.verdicts_by_label
+            table.add_row(
+                whose if first else "",
+                f"{each.name}{' ↑' if name in each.noisy else ''}",
+                *(_both(of[label], name) if label in of else "-" for label in policies),
+            )
+            first = False
+        table.add_section()
+    return table
+
+
+def _both(verdict: PolicyVerdict, tenant: str) -> str:
+    found = verdict.raised[tenant]
+    return f"{percent_within(found.attainment.value, None)} / {_ms(found.ttft_p99)}"
+
+
+def _ms(found: Figure) -> str:
+    if found.value is None:
+        return "-"
+    return f"{'> ' if found.bound else ''}{found.value / 1e6:,.0f}"

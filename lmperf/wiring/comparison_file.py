@@ -1,0 +1,105 @@
+"""``comparison.json``: what ``lmperf simulate`` found, as data, and read back to be put beside another."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from lmperf.wiring.captured import CapturedRun
+from lmperf.wiring.offline import Comparison
+from loadgen.offline.verdicts import PolicyVerdict
+
+COMPARISON_JSON = "comparison.json"
+SCHEMA = "lmperf.comparison/1.1"
+
+
+class ComparisonFileError(Exception):
+    """A comparison cannot be read: which file, why, and what to do."""
+
+
+class SimulatedSource(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What was simulated. ``kind``: ``trace`` or ``scenario``; ``digest``: of a trace's rows, so that two folders can be known
+    to be of one trace, whatever it was called; ``seeds``: of a scenario."""
+
+    kind: str
+    name: str
+    digest: str = ""
+    requests: int = 0
+    seeds: int = 0
+
+
+class OneComparison(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """As :class:`lmperf.wiring.offline.Comparison`. ``alternative``, ``settings``: the name and settings of a what-if;
+    ``routing``: between which servers, where there are several."""
+
+    noisy: tuple[str, ...]
+    in_contract: tuple[str, ...]
+    removed: tuple[str, ...] = ()
+    alternative: str = ""
+    settings: tuple[str, ...] = ()
+    routing: str = ""
+    policies: tuple[PolicyVerdict, ...]
+
+    @classmethod
+    def of(cls, found: Comparison, routing: str = "") -> OneComparison:
+        return cls(
+            noisy=found.noisy,
+            in_contract=found.in_contract,
+            removed=found.removed,
+            alternative=found.name,
+            settings=found.settings,
+            routing=routing,
+            policies=tuple(found.verdicts),
+        )
+
+
+class ComparisonFile(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """``what_if``: the difference, where there is one alone; ``as_captured``: the trace itself, as if it were an alternative;
+    ``targets``: promised attainment by tenant; ``notes``: what makes it doubtful."""
+
+    schema: str = msgspec.field(default_factory=lambda: SCHEMA)
+    source: SimulatedSource
+    server_model: str
+    interrupted: bool
+    targets: Mapping[str, float]
+    comparisons: tuple[OneComparison, ...]
+    as_captured: OneComparison | None = None
+    what_if: str = ""
+    routing: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def trace_source(captured: CapturedRun) -> SimulatedSource:
+    rows = captured.recipe.rows
+    digest = hashlib.sha256()
+    for column in (rows.arrival_ns, rows.prompt_tokens, rows.output_tokens, rows.tenant):
+        if column is not None:
+            digest.update(column.tobytes())
+    digest.update(repr([tenant.name for tenant in captured.tenants]).encode())
+    return SimulatedSource(
+        kind="trace", name=captured.name, digest=digest.hexdigest()[:16], requests=len(rows.prompt_tokens)
+    )
+
+
+def write_comparison_file(directory: Path, found: ComparisonFile) -> None:
+    """Whole or not at all."""
+    file = directory / COMPARISON_JSON
+    partial = file.with_name(f"{file.name}.partial")
+    data = msgspec.to_builtins(found)
+    partial.write_bytes(msgspec.json.format(msgspec.json.encode({"schema": found.schema, **data}), indent=2))
+    partial.replace(file)
+
+
+def read_comparison_file(folder: Path) -> ComparisonFile:
+    """Raises ComparisonFileError."""
+    file = folder / COMPARISON_JSON
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=ComparisonFile)
+    except OSError as error:
+        raise ComparisonFileError(f"{file}: cannot be read ({error.strerror})") from error
+    except msgspec.DecodeError as error:
+        remedy = "simulate again: another version of lmperf may have written it"
+        raise ComparisonFileError(f"{file}: not a comparison that can be read ({error}); {remedy}") from error
