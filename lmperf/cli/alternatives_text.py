@@ -9,11 +9,10 @@ from rich.console import Console
 from rich.table import Table
 
 from loadgen.offline.verdicts import Figure, PolicyVerdict
-from loadgen.report.alternatives import answer_of_alternatives, policies_of, tenants_of
+from loadgen.report.alternatives import bests_of, policies_of, tenants_of
 from loadgen.report.comparison import (
     Comparison,
     at_targets,
-    best_of,
     keeps_all,
     promised_in,
     tail_of,
@@ -26,13 +25,13 @@ _WORDS = {"kept": "kept", "broken": "broken", "undecided": "?", "no_slo": "-"}
 
 
 def print_alternatives(
-    console: Console, comparisons: Sequence[Comparison], *, unchanged: str = "", against: str = "the trace as captured"
+    console: Console, comparisons: Sequence[Comparison], *, answer: str, against: str = "the trace as captured"
 ) -> None:
-    """``unchanged``: the name among them of what the others are alternatives to; ``against``: what decay is against."""
+    """``answer``: what they say, in words; ``against``: what decay is against."""
     shown = [each for each in comparisons if each.verdicts]
     console.print(_overview(shown, against))
     console.print(_by_tenant(shown))
-    console.print(answer_of_alternatives(shown, unchanged=unchanged), soft_wrap=True)
+    console.print(answer, soft_wrap=True)
 
 
 def _table(title: str, caption: str) -> Table:
@@ -58,10 +57,11 @@ def _overview(comparisons: Sequence[Comparison], against: str) -> Table:
     table.add_column("targets")
     for column in ("worst %", "TTFT P99 ms", "decay", "tokens/s"):
         table.add_column(column, justify="right", overflow="fold")
+    policies = policies_of(comparisons)
     for each in comparisons:
-        best, there = best_of(each), at_targets(each)
+        best, there = bests_of(each, policies), at_targets(each)
         for number, verdict in enumerate(each.verdicts):
-            mark = " *" if verdict.label in best and len(best) < len(each.verdicts) else ""
+            mark = " *" if verdict.label in best else ""
             worst = worst_tenant(verdict, each)
             table.add_row(
                 each.name if number == 0 else "",

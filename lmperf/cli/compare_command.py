@@ -1,4 +1,5 @@
-"""``lmperf compare``: runs side by side; exit code 108 when a later one is worse than the first."""
+"""``lmperf compare``: runs side by side; exit code 108 when a later one is worse than the first. Folders of ``lmperf simulate``
+stand side by side too, without such a judgement."""
 
 from __future__ import annotations
 
@@ -10,10 +11,12 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from lmperf.cli.compare_simulated import mixed, show_simulations
 from lmperf.console import results_console
 from lmperf.exit_codes import ExitCode, worst
 from lmperf.scenario.faults import Fault, Place, ScenarioError
 from lmperf.wiring.compared import Pair, compared, pair_of
+from lmperf.wiring.compared_simulations import is_simulation, simulations
 from lmperf.wiring.regression import Difference, differences, incomparable
 from loadgen.table import title_of
 
@@ -23,7 +26,13 @@ def run(args: argparse.Namespace) -> ExitCode:
         raise ScenarioError.single("<flags>", "one run alone cannot be compared", "name two or more run folders")
     if not 0 <= args.tolerance < math.inf:
         raise ScenarioError.single("<flags>", f"--tolerance is {args.tolerance}", "0 or more: 0.1 allows 10%")
-    base, *others = [compared(name) for name in args.runs]
+    simulated = [name for name in args.runs if is_simulation(name)]
+    if len(simulated) == len(args.runs):
+        return show_simulations(simulations(simulated))
+    read = [compared(name) for name in args.runs if name not in simulated]
+    if simulated:
+        raise ScenarioError(mixed(simulated, [side.name for side in read]))
+    base, *others = read
     reasons = [(other.name, incomparable(base, other)) for other in others]
     faults = [Fault(Place(name), (), f"cannot be compared with {base.name}: {why}") for name, why in reasons if why]
     if faults:

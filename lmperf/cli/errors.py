@@ -5,6 +5,7 @@ from __future__ import annotations
 from backends.emulator.process import EmulatorProcessError
 from backends.protocol import BackendError
 from lmperf.scenario.faults import ScenarioError
+from lmperf.wiring.comparison_file import ComparisonFileError
 from lmperf.wiring.prompting import TokenizerError
 from lmperf.wiring.sources import SourceError
 from loadgen.summary.files import SummaryError
@@ -24,6 +25,7 @@ BAD_CONFIGURATION: tuple[type[Exception], ...] = (
     TokenizerError,
     TraceError,
     SummaryError,
+    ComparisonFileError,
     ServerModelError,
     CalibrationError,
     SimulationError,

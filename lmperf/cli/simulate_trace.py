@@ -22,6 +22,7 @@ from lmperf.wiring.what_if.alternatives import UNCHANGED, Alternative, parse_alt
 from lmperf.wiring.what_if.applied import apply
 from lmperf.wiring.what_if.compared import compare, played
 from loadgen.offline.experiment import PolicyChoice
+from loadgen.report.alternatives import answer_of_alternatives
 from loadgen.summary.files import read_summary
 from scheduler.server_model.spec import ServerModelSpec, encode_server_model
 
@@ -208,5 +209,6 @@ def _say_alternatives(console: Console, answer: TraceAnswer, asked: Asked) -> No
         what = "; ".join(part for part in (", ".join(own) if named else "", asked.routed.get(each.name)) if part)
         if what:
             console.print(f"  {each.name}: {what}", soft_wrap=True)
-    print_alternatives(console, shown_alternatives(answer), unchanged=UNCHANGED)
+    shown = shown_alternatives(answer)
+    print_alternatives(console, shown, answer=answer_of_alternatives(shown, unchanged=UNCHANGED))
     console.print("each alternative in full, every policy and tenant against the trace: in the report", soft_wrap=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lmperf.wiring.header import header_plan, header_tenants
-from loadgen.summary.files import SUMMARY_JSON, read_summary
+from loadgen.summary.files import SUMMARY_JSON, SummaryError, read_summary
 from loadgen.summary.schema import Summary
 from loadgen.trace.parts import TraceFile
 from loadgen.trace.writer import TRACE_FILE
@@ -67,12 +67,14 @@ class Pair:
 
 
 def compared(path: str) -> Compared:
-    """Raises SummaryError, which names the folder, when there is no finished run."""
+    """Raises SummaryError, which says what the folder is, when there is no finished run."""
     root = Path(path)
     folders = [root]
     if root.is_dir() and not (root / SUMMARY_JSON).is_file():
         inner = sorted(found.parent for found in root.glob(f"*/{SUMMARY_JSON}"))
         folders = inner or folders
+        if not inner and (other := _other_than_a_run(root)):
+            raise SummaryError(f"{path}: {other}")
     read = sorted(((read_summary(folder), folder) for folder in folders), key=lambda each: each[0].seed or 0)
     return Compared(path, tuple(folder for _, folder in read), tuple(summary for summary, _ in read))
 
@@ -99,3 +101,16 @@ def _sides(base: Compared, run: Compared, *, paired: bool) -> Sides | None:
     if before is None or after is None:
         return None
     return Sides.of(before[0], after[0], before[1], after[1], paired=paired)
+
+
+_ANSWERS = {"capacity.json": "capacity", "tune.json": "tune", "suite.json": "simulate --suite"}
+
+
+def _other_than_a_run(folder: Path) -> str:
+    """What a folder without a finished run holds, and what to do with it; empty where it holds nothing of ours."""
+    for file, command in _ANSWERS.items():
+        if (folder / file).is_file():
+            return f"holds what `lmperf {command}` found ({file}), and no run: compare runs, or folders of `lmperf simulate`"
+    if (folder / TRACE_FILE).is_file() or (folder / "rows").is_dir():
+        return f"is a run that was cut off before its summary: `lmperf report {folder}` makes one of what was written"
+    return ""

@@ -7,7 +7,8 @@ first, stands in tables and decides nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from loadgen.report.comparison import Comparison, best_of, promised_in
@@ -15,6 +16,7 @@ from loadgen.report.comparison_sentences import safe_under
 from loadgen.report.sentences import joined
 
 _VALUE = re.compile(r"(?P<key>.+)=(?P<value>-?\d+(\.\d+)?)")
+_NONE = "no policy"
 _NAMED = 5
 """How many alternatives a sentence names before it counts the rest."""
 
@@ -26,6 +28,24 @@ def policies_of(comparisons: Sequence[Comparison]) -> list[str]:
 
 def tenants_of(comparisons: Sequence[Comparison]) -> list[str]:
     return list(dict.fromkeys(name for each in comparisons for name in each.tenants))
+
+
+def bests_of(comparison: Comparison, policies: Collection[str]) -> list[str]:
+    """Who is best in one of several, to be marked there: nobody where all are alike, or not all of ``policies`` are known."""
+    best = best_of(comparison)
+    return best if len(best) < len(comparison.verdicts) == len(policies) else []
+
+
+def answer_in_common(comparisons: Sequence[Comparison], *, unchanged: str = "") -> str:
+    """The same of the policies that all of them have, where they were not simulated under the same ones."""
+    policies = policies_of(comparisons)
+    common = [label for label in policies if all(label in each.verdicts_by_label for each in comparisons)]
+    if common == policies:
+        return answer_of_alternatives(comparisons, unchanged=unchanged)
+    if not common:
+        return "No policy stands in all of them, so none is called best."
+    alike = [replace(each, verdicts=[each.verdict_of(label) for label in common]) for each in comparisons]
+    return f"Of what stands in all of them ({joined(common)}). {answer_of_alternatives(alike, unchanged=unchanged)}"
 
 
 def answer_of_alternatives(comparisons: Sequence[Comparison], *, unchanged: str = "") -> str:
@@ -41,9 +61,9 @@ def answer_of_alternatives(comparisons: Sequence[Comparison], *, unchanged: str 
 
         def keepers(each: Comparison) -> str:
             kept = [label for label in policies if safe_under(label, each, sure=sure)]
-            if len(policies) == 1:
-                return "yes" if kept else "no"
-            return "no policy" if not kept else "every policy" if kept == policies else _only(kept)
+            if not kept:
+                return _NONE
+            return "every policy" if kept == policies and len(kept) > 1 else _only(kept, policies)
 
         head = "Shown to keep every SLO" if sure else "At every target"
         sentences.append(f"{head}: {_grouped(whole, keepers, unchanged)}.")
@@ -52,8 +72,8 @@ def answer_of_alternatives(comparisons: Sequence[Comparison], *, unchanged: str 
     return " ".join(sentences)
 
 
-def _only(kept: Sequence[str]) -> str:
-    return f"only {kept[0]}" if len(kept) == 1 else joined(kept)
+def _only(kept: Sequence[str], policies: Sequence[str]) -> str:
+    return f"only {kept[0]}" if len(kept) == 1 < len(policies) else joined(kept)
 
 
 def _best(comparison: Comparison) -> str:
@@ -69,7 +89,8 @@ def _grouped(comparisons: Sequence[Comparison], say: Callable[[Comparison], str]
     for number, each in enumerate(comparisons):
         groups.setdefault(say(each), []).append(number)
     if len(groups) == 1:
-        return f"{next(iter(groups))} everywhere"
+        said = next(iter(groups))
+        return f"{said} anywhere" if said == _NONE else f"{said} everywhere"
     names = [each.name for each in comparisons]
     return "; ".join(f"{said} {_where(numbers, names, unchanged)}" for said, numbers in groups.items())
 

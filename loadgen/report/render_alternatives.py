@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from loadgen.report import comparison as comparing
-from loadgen.report.alternatives import answer_of_alternatives, policies_of, tenants_of
+from loadgen.report.alternatives import answer_of_alternatives, bests_of, policies_of, tenants_of
 from loadgen.report.alternatives_plots import alternatives_plots
 from loadgen.report.comparison import Comparison, FidelityTable
 from loadgen.report.page import page
@@ -47,7 +47,7 @@ def render_alternatives(
         trust=None if fidelity is None else comparing.fidelity_line(fidelity),
         fidelity=fidelity,
         command=command,
-        best_of=comparing.best_of,
+        bests_of=bests_of,
         at_targets=comparing.at_targets,
         promised_in=comparing.promised_in,
         tail_of=comparing.tail_of,

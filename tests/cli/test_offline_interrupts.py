@@ -133,23 +133,45 @@ def test_a_stopped_comparison_leaves_no_process(how, tmp_path):
     assert found.json("comparison.json")["interrupted"] is True
 
 
-def test_what_was_replayed_of_a_trace_is_kept(tmp_path):
-    """Stopped while loads are derived from it: the reproduction, and every policy on the captured arrivals."""
-    rows = tmp_path / "trace.jsonl"
+def long_trace(folder):
+    """Some seconds a run."""
+    rows = folder / "trace.jsonl"
     rows.write_text(
         "".join(
             json.dumps({"timestamp": 60 * i, "input_length": 300 + i % 7, "output_length": 200, "hash_ids": []}) + "\n"
             for i in range(40_000)
         )
     )
-    args = ("simulate", str(rows), "--policies", "fifo,wfq", "--server-model", "h200-llama-8b")
-    found = Stopped(tmp_path, *args, numbers=[signal.SIGTERM], group=False)
+    return ("simulate", str(rows), "--policies", "fifo,wfq", "--server-model", "h200-llama-8b")
+
+
+def test_what_was_replayed_of_a_trace_is_kept(tmp_path):
+    """Stopped while loads are derived from it: the reproduction, and every policy on the captured arrivals."""
+    found = Stopped(tmp_path, *long_trace(tmp_path), numbers=[signal.SIGTERM], group=False)
     assert found.left == []
     assert found.code == 105, found.err
     assert "captured arrivals under each policy" in found.out
     assert "interrupted: what is not above" in found.out
     data = found.json("comparison.json")
     assert (data["interrupted"], data["comparisons"]) == (True, [])
+
+
+@pytest.mark.parametrize("how", SIGNALS)
+def test_a_stopped_what_if_says_how_much_it_found(how, tmp_path):
+    """Among its alternatives: 105, no traceback, the trace's own replay, and whole files of what was finished."""
+    numbers, group = SIGNALS[how]
+    args = (*long_trace(tmp_path), "--vary", "rate=1.1,1.2", "--alternative", "two:replicas=2")
+    found = Stopped(tmp_path, *args, numbers=numbers, group=group)
+    assert found.left == []
+    assert found.code == 105, found.err
+    assert "Traceback" not in found.err
+    assert "stopping; what was found is kept" in found.err
+    assert "captured arrivals under each policy" in found.out
+    assert "of 8 simulated runs; what is not above" in found.out
+    data = found.json("comparison.json")
+    assert data["interrupted"] is True
+    assert len(data["comparisons"]) < 3
+    assert not list(found.folder.glob("*.partial"))
 
 
 def test_workers_end_with_a_parent_that_is_killed(tmp_path):

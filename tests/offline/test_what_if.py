@@ -352,9 +352,8 @@ def test_prompt_blocks_follow_their_rows():
 # -- the command -----------------------------------------------------------------------------------------------------
 
 
-def test_the_command_compares_the_trace_with_its_difference_in_one_report(tmp_path):
-    """How well the run is reproduced first, then the difference by name; the same difference in comparison.json and in
-    the HTML report; --seed stays refused."""
+def one_at_a_time_trace(path, *, requests=100):
+    """A trace of two tenants in turn, 100 ms apart, behind one slot."""
     outcomes = [
         Outcome(
             request=Request(
@@ -372,9 +371,15 @@ def test_the_command_compares_the_trace_with_its_difference_in_one_report(tmp_pa
             output_tokens=1,
             tokens_source=TokensSource.USAGE,
         )
-        for i in range(100)
+        for i in range(requests)
     ]
-    write_trace(tmp_path / "t.parquet", outcomes, TraceMetadata(policy="fifo", slots={"sequences": 1}))
+    write_trace(path, outcomes, TraceMetadata(policy="fifo", slots={"sequences": 1}))
+
+
+def test_the_command_compares_the_trace_with_its_difference_in_one_report(tmp_path):
+    """How well the run is reproduced first, then the difference by name; the same difference in comparison.json and in
+    the HTML report; --seed stays refused."""
+    one_at_a_time_trace(tmp_path / "t.parquet")
     (tmp_path / "server.json").write_bytes(encode_server_model(SERVER))
 
     def simulate(*args):

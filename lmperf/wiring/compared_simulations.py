@@ -1,0 +1,146 @@
+"""Folders of ``lmperf simulate`` that are put side by side: what each holds, and whether they can stand beside each other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from lmperf.scenario.faults import Fault, Place, ScenarioError
+from lmperf.wiring.comparison_file import (
+    COMPARISON_JSON,
+    ComparisonFile,
+    OneComparison,
+    SimulatedSource,
+    read_comparison_file,
+)
+from lmperf.wiring.what_if.alternatives import UNCHANGED
+from loadgen.offline.verdicts import Figure, PolicyVerdict
+from loadgen.summary.files import SUMMARY_JSON
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """``name``: what the user called the folder."""
+
+    name: str
+    found: ComparisonFile
+
+    @property
+    def title(self) -> str:
+        """What was simulated, in words."""
+        source = self.found.source
+        of = f"{source.requests:,} requests" if source.kind == "trace" else f"{source.seeds} seeds"
+        cut = "; interrupted, so some of it is missing" if self.found.interrupted else ""
+        return f"{source.kind} {source.name} ({of}), server model {self.found.server_model}{cut}"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One comparison as it stands beside others. ``targets``: promised attainment by tenant."""
+
+    name: str
+    found: OneComparison
+    targets: dict[str, float]
+
+
+def is_simulation(path: str) -> bool:
+    """True for a folder that ``lmperf simulate`` wrote."""
+    folder = Path(path)
+    return (folder / COMPARISON_JSON).is_file() and not (folder / SUMMARY_JSON).is_file()
+
+
+def simulations(paths: Sequence[str]) -> list[Simulation]:
+    """Every folder read. Raises ComparisonFileError, and ScenarioError for those that cannot stand beside the first."""
+    sides = [Simulation(path, read_comparison_file(Path(path))) for path in paths]
+    empty = [
+        Fault(
+            Place(side.name),
+            (),
+            "holds no comparison, since it was interrupted before there was one",
+            "simulate it again",
+        )
+        for side in sides
+        if not _any(side.found)
+    ]
+    first = sides[0]
+    other = [
+        Fault(
+            Place(side.name),
+            (),
+            f"cannot be compared with {first.name}: it is of {_named(side.found.source)}, not of {_named(first.found.source)}",
+            "simulate both from one trace, or from one scenario",
+        )
+        for side in sides[1:]
+        if not _same(first.found.source, side.found.source)
+    ]
+    if empty or other:
+        raise ScenarioError([*empty, *other])
+    return sides
+
+
+def rows_of(sides: Sequence[Simulation]) -> list[Row]:
+    """What stands side by side: the trace as captured first, once where all agree on it. A name that is not enough to tell one
+    from another has its folder before it."""
+    found = [(side, _name(each), each) for side in sides for each in side.found.comparisons if each.policies]
+    counts = Counter(name for _, name, _ in found)
+    plain = _unchanged(sides)
+    rows = [
+        Row(name if counts[name] == 1 and each.alternative else f"{side.name}: {name}", each, dict(side.found.targets))
+        for side, name, each in found
+    ]
+    return [*plain, *rows]
+
+
+def _any(found: ComparisonFile) -> bool:
+    everything = [*found.comparisons, *([] if found.as_captured is None else [found.as_captured])]
+    return any(each.policies for each in everything)
+
+
+def _same(first: SimulatedSource, second: SimulatedSource) -> bool:
+    if first.kind != second.kind:
+        return False
+    return first.digest == second.digest if first.kind == "trace" else first.name == second.name
+
+
+def _named(source: SimulatedSource) -> str:
+    rows = f" ({source.requests:,} requests, rows {source.digest})" if source.kind == "trace" else ""
+    return f"the {source.kind} {source.name}{rows}"
+
+
+def _name(found: OneComparison) -> str:
+    return found.alternative or (f"{', '.join(found.noisy)} grows" if found.noisy else "raised load")
+
+
+def _unchanged(sides: Sequence[Simulation]) -> list[Row]:
+    rows: list[Row] = []
+    for side in sides:
+        found = side.found.as_captured
+        if found is None or not found.policies:
+            continue
+        alike = next((n for n, row in enumerate(rows) if _agree(row.found, found)), None)
+        if alike is None:
+            name = UNCHANGED if not rows else f"{side.name}: {UNCHANGED}"
+            rows.append(Row(name, found, dict(side.found.targets)))
+            continue
+        known = {verdict.label for verdict in rows[alike].found.policies}
+        new = tuple(verdict for verdict in found.policies if verdict.label not in known)
+        policies = (*rows[alike].found.policies, *new)
+        merged = msgspec.structs.replace(rows[alike].found, policies=policies)
+        rows[alike] = Row(rows[alike].name, merged, rows[alike].targets)
+    return rows
+
+
+def _agree(first: OneComparison, second: OneComparison) -> bool:
+    """True where both found the same under every policy that both have, and so may be one."""
+    of = {verdict.label: verdict for verdict in first.policies}
+    both = [verdict for verdict in second.policies if verdict.label in of]
+    return bool(both) and all(_own(of[verdict.label]) == _own(verdict) for verdict in both)
+
+
+def _own(verdict: PolicyVerdict) -> PolicyVerdict:
+    """Without what depends on which other policies were asked for."""
+    return replace(verdict, throughput_ratio=Figure(None))

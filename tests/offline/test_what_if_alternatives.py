@@ -1,0 +1,289 @@
+"""Several differences of one trace, side by side: how they are asked for, and that they are comparable to each other."""
+
+from __future__ import annotations
+
+import io
+import json
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from dataclasses import replace
+
+import pytest
+from test_what_if import SERVER, captured, one_at_a_time_trace, rows
+
+from lmperf.__main__ import main
+from lmperf.scenario.faults import ScenarioError
+from lmperf.wiring.offline import policy_choices
+from lmperf.wiring.what_if.alternatives import UNCHANGED, Alternative, parse_alternatives
+from lmperf.wiring.what_if.compared import compare, played
+from lmperf.wiring.what_if.settings import parse_what_if
+from scheduler.server_model.spec import encode_server_model
+
+CHOICES = policy_choices("fifo,wfq")
+
+
+@pytest.fixture
+def run(tmp_path):
+    """200 requests in 20 s, 100 ms apart, two thirds of chat's: half of what the server can take."""
+    return captured(tmp_path, rows(range(0, 20_000, 100), [int(i % 3 == 2) for i in range(200)]))
+
+
+def named(found):
+    return [(each.name, each.what_if.settings) for each in found]
+
+
+# -- asked for -------------------------------------------------------------------------------------------------------
+
+
+def test_settings_alone_are_one_difference_together(run):
+    """However many; none is no what-if."""
+    assert named(parse_alternatives(["rate=1.3", "replicas=2"], [], [], run)) == [
+        ("rate=1.3, replicas=2", ("rate=1.3", "replicas=2"))
+    ]
+    assert parse_alternatives([], [], [], run) == []
+
+
+def test_a_sweep_is_an_alternative_for_each_value(run):
+    """In the order given; a common setting holds in each, and names none."""
+    assert named(parse_alternatives(["replicas=2"], ["rate=1, 1.3,2"], [], run)) == [
+        (f"rate={value}", ("replicas=2", f"rate={value}")) for value in ("1", "1.3", "2")
+    ]
+
+
+def test_two_sweeps_are_every_combination(run):
+    """The first slowest."""
+    assert [each.name for each in parse_alternatives([], ["rate=1,2", "slots.sequences=1,null"], [], run)] == [
+        "rate=1 + slots.sequences=1",
+        "rate=1 + slots.sequences=null",
+        "rate=2 + slots.sequences=1",
+        "rate=2 + slots.sequences=null",
+    ]
+
+
+def test_named_alternatives_stand_beside_a_sweep(run):
+    """With settings that go together; a name may be left out, and quotes hold what would end it."""
+    found = parse_alternatives(
+        [],
+        ["rate=2"],
+        ["no batch: tenants.batch.remove=true, rate=2", "replicas=2,rate=3", 'tenants."batch".rate=2'],
+        run,
+    )
+    assert named(found) == [
+        ("rate=2", ("rate=2",)),
+        ("no batch", ("tenants.batch.remove=true", "rate=2")),
+        ("replicas=2 + rate=3", ("replicas=2", "rate=3")),
+        ('tenants."batch".rate=2', ('tenants."batch".rate=2',)),
+    ]
+
+
+FAULTS = [
+    ([], ["rate"], [], "--vary rate: names no key with values"),
+    ([], ["rate=1,"], [], "names no key with values"),
+    ([], ["rate=1,replicas=2"], [], "replicas=2 is a second key"),
+    ([], ["rate=1,2", "rate=3"], [], "--vary rate=3: varies rate again"),
+    ([], ["rate=1,1"], [], "there is an alternative 'rate=1' already"),
+    ([], ["rate=1,x"], [], "--vary rate=1,x: rate: 'x' is no number above 0"),
+    (["rate=2"], ["rate=1,3"], [], "--vary rate=1,3: rate: is given twice, rate=2 and rate=1"),
+    (["rat=2"], ["replicas=1,3"], [], "--set: rat: unknown key"),
+    ([], [], ["two:"], "--alternative two:: names nothing that is different"),
+    ([], [], [": rate=2"], "has no name before its colon"),
+    ([], [], ["as captured: rate=2"], "there is an alternative 'as captured' already"),
+    ([], [], ["a: rate=2", "a: rate=3"], "there is an alternative 'a' already"),
+    (
+        [],
+        [],
+        ["a: tenants.caht.rate=2"],
+        "--alternative a: tenants.caht.rate=2: tenants.caht.rate: the trace has no such",
+    ),
+]
+
+
+@pytest.mark.parametrize(("common", "varied", "listed", "words"), FAULTS, ids=[words for *_, words in FAULTS])
+def test_what_cannot_be_meant_is_refused_at_its_flag(run, common, varied, listed, words):
+    """With the flag that gave it, as the user wrote it."""
+    with pytest.raises(ScenarioError) as raised:
+        parse_alternatives(common, varied, listed, run)
+    assert words in str(raised.value)
+
+
+def test_a_fault_of_a_common_setting_is_told_once(run):
+    """Not once an alternative."""
+    with pytest.raises(ScenarioError) as raised:
+        parse_alternatives(["rate=0"], ["replicas=1,2,3"], ["more: slots.sequences=3"], run)
+    assert len(raised.value.faults) == 1
+
+
+# -- compared --------------------------------------------------------------------------------------------------------
+
+
+def test_each_alternative_is_what_it_is_alone(run):
+    """The same figures as a what-if of its own, and one simulation of the trace as captured for all of them."""
+    asked = parse_alternatives([], ["rate=1.5,3"], ["no batch: tenants.batch.remove=true"], run)
+    counts = []
+    found = compare(asked, run, SERVER, CHOICES, processes=1, on_progress=lambda *count: counts.append(count))
+    assert counts == [(n, 8) for n in range(1, 9)]
+    for alternative, comparison in zip(asked, found.comparisons, strict=True):
+        assert compare([alternative], run, SERVER, CHOICES, processes=1).comparisons == [comparison]
+    assert [each.name for each in found.comparisons] == ["rate=1.5", "rate=3", "no batch"]
+
+
+def test_the_trace_unchanged_is_an_alternative_too(run):
+    """Equal to itself, with everybody in contract."""
+    found = compare(parse_alternatives([], ["rate=1,3"], [], run), run, SERVER, CHOICES, processes=1)
+    assert (found.unchanged.name, found.unchanged.noisy, found.unchanged.in_contract) == (
+        UNCHANGED,
+        (),
+        ("chat", "batch"),
+    )
+    for verdict in found.unchanged.verdicts:
+        assert verdict.baseline == verdict.raised
+        assert verdict.decay_all.value == 1.0
+    same, changed = found.comparisons
+    assert same.verdicts == found.unchanged.verdicts
+    assert [v.baseline for v in changed.verdicts] == [v.raised for v in found.unchanged.verdicts]
+
+
+def test_alternatives_play_the_same_arrivals(tmp_path):
+    """Where one must play recorded times, all do: the others would differ by that too."""
+    loop = captured(tmp_path, rows([0, 100, 200, 300], [0, 0, 0, 1], after=[-1, 0, 1, -1]), span_ms=400)
+    slots = Alternative("slots", parse_what_if(["slots.sequences=2"], loop))
+    more = Alternative("more", parse_what_if(["rate=2"], loop))
+    assert played([slots], loop) is loop
+    assert played([slots, more], loop).recipe.recorded
+    recorded = replace(loop, recipe=replace(loop.recipe, recorded=True))
+    beside = compare([slots, more], loop, SERVER, CHOICES, processes=1)
+    alone = compare([slots], recorded, SERVER, CHOICES, processes=1)
+    assert beside.comparisons[0] == alone.comparisons[0]
+    assert beside.unchanged == alone.unchanged
+
+
+def test_an_interrupt_keeps_what_is_finished(run):
+    """Runs are made alternative by alternative: the trace, the first one whole, the second under one policy."""
+
+    def stop(done, _total):
+        if done == 5:
+            raise KeyboardInterrupt
+
+    asked = parse_alternatives([], ["rate=1,2,3"], [], run)
+    found = compare(asked, run, SERVER, CHOICES, processes=1, on_progress=stop)
+    assert (found.interrupted, found.done, found.planned) == (True, 5, 8)
+    assert [len(each.verdicts) for each in (found.unchanged, *found.comparisons)] == [2, 2, 1, 0]
+    whole = compare(asked[:1], run, SERVER, CHOICES, processes=1)
+    assert found.comparisons[0] == whole.comparisons[0]
+
+
+# -- the commands ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def invoke(tmp_path):
+    """Commands in a folder with the trace ``t.parquet``, whose requests are 100 ms apart, and a server that takes 50."""
+    one_at_a_time_trace(tmp_path / "t.parquet")
+    (tmp_path / "server.json").write_bytes(encode_server_model(SERVER))
+
+    def run_in(*args):
+        out, err = io.StringIO(), io.StringIO()
+        with chdir(tmp_path), redirect_stdout(out), redirect_stderr(err):
+            code = main([str(arg) for arg in args])
+        return int(code), " ".join(out.getvalue().split()), err.getvalue()
+
+    return run_in
+
+
+def simulate(*args):
+    flags = ("--server-model", "server.json", "--quiet", "--processes", "1", "--policies", "fifo,wfq")
+    return ("simulate", "t.parquet", *flags, *args)
+
+
+def test_the_report_shows_alternatives_beside_the_trace(invoke, tmp_path):
+    """In the terminal, as data with the trace as captured, and on a page with a section each."""
+    flags = (
+        "--set",
+        "tenants.a.weight=2",
+        "--vary",
+        "rate=1,3",
+        "--alternative",
+        "two:replicas=2,rate=3",
+        "--output-dir",
+        "r",
+    )
+    code, out, err = invoke(*simulate(*flags))
+    assert code == 0, err
+    assert "what if: 3 alternatives beside the trace as captured; all have tenants.a.weight=2" in out
+    assert "two: replicas=2, rate=3; 2 servers behind one queue" in out
+    data = json.loads((tmp_path / "r/comparison.json").read_text())
+    assert data["source"]["requests"] == 100
+    assert [each["alternative"] for each in data["comparisons"]] == ["rate=1", "rate=3", "two"]
+    assert data["comparisons"][2]["settings"] == ["tenants.a.weight=2", "replicas=2", "rate=3"]
+    assert "2 servers" in data["comparisons"][2]["routing"]
+    assert [policy["label"] for policy in data["as_captured"]["policies"]] == ["fifo", "wfq"]
+    page = (tmp_path / "r/comparison.html").read_text()
+    for words in ("Policies: rate=3", "Policies: two", "Alternatives side by side"):
+        assert words in page
+
+
+def test_an_impossible_alternative_is_named(invoke, tmp_path):
+    """Before anything is simulated, and nothing is written."""
+    code, _, err = invoke(*simulate("--vary", "server.kv_tokens=10,1000", "--output-dir", "kv"))
+    assert (code, "what if (server.kv_tokens=10): no request can run" in err) == (104, True)
+    assert not (tmp_path / "kv").exists()
+
+
+def test_a_scenario_has_no_alternatives(invoke):
+    """It says how two of a scenario are compared."""
+    code, _, err = invoke("simulate", "noisy-neighbour", "--vary", "rate=1,2")
+    assert (code, "lmperf compare A B" in err) == (104, True)
+
+
+def test_folders_of_what_ifs_are_compared(invoke):
+    """Side by side as if they had been asked for together, the trace as captured once."""
+    for name, setting in (("a", "rate=1.5"), ("b", "rate=3")):
+        assert invoke(*simulate("--set", setting, "--output-dir", name))[0] == 0
+    code, out, err = invoke("compare", "a", "b")
+    assert code == 0, err
+    assert "a: trace t.parquet (100 requests), server model one-at-a-time" in out
+    _, together, _ = invoke(*simulate("--vary", "rate=1.5,3", "--output-dir", "ab"))
+    table = together[together.index("alternatives side by side") : together.index("each alternative in full")]
+    assert table in out
+    assert out.count("as captured fifo") == 1
+
+
+def test_equal_names_have_their_folder_before_them(invoke):
+    """The same difference under two server models; what differs is said."""
+    assert invoke(*simulate("--set", "rate=3", "--output-dir", "a"))[0] == 0
+    assert invoke(*simulate("--set", "rate=3", "--output-dir", "b"), "--server-model", "h200-llama-8b")[0] == 0
+    code, out, err = invoke("compare", "a", "b")
+    assert code == 0, err
+    for words in ("a: rate=3", "b: rate=3", "b: as captured", "their server models differ"):
+        assert words in out
+
+
+def test_only_policies_that_all_have_are_called_best(invoke):
+    """One that stands in one folder alone was not tried in the others."""
+    assert invoke(*simulate("--set", "rate=2", "--output-dir", "a"))[0] == 0
+    assert invoke(*simulate("--set", "rate=3", "--output-dir", "b"), "--policies", "edf,wfq")[0] == 0
+    code, out, _ = invoke("compare", "a", "b")
+    assert (code, "Of what stands in all of them (wfq)." in out) == (0, True)
+    assert invoke(*simulate("--set", "rate=3", "--output-dir", "c"), "--policies", "edf")[0] == 0
+    assert "No policy stands in all of them" in invoke("compare", "a", "c")[1]
+
+
+def test_what_cannot_stand_beside_each_other_is_said(invoke, tmp_path):
+    """Another trace, another kind of folder, a folder that is no answer."""
+    one_at_a_time_trace(tmp_path / "other.parquet", requests=50)
+    assert invoke(*simulate("--set", "rate=2", "--output-dir", "a"))[0] == 0
+    _, source, *flags = simulate("--set", "rate=2", "--output-dir", "b")
+    assert source == "t.parquet"
+    assert invoke("simulate", "other.parquet", *flags)[0] == 0
+    code, _, err = invoke("compare", "a", "b")
+    assert (code, "cannot be compared with a: it is of the trace other.parquet (50 requests" in err) == (104, True)
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old/comparison.json").write_text('{"schema": "lmperf.comparison/1.0", "comparisons": []}')
+    code, _, err = invoke("compare", "a", "old")
+    assert (code, "simulate again" in err) == (104, True)
+    for file, words in (("capacity.json", "`lmperf capacity` found"), ("tune.json", "`lmperf tune` found")):
+        (tmp_path / file[:3]).mkdir()
+        (tmp_path / file[:3] / file).write_text("{}")
+        code, _, err = invoke("compare", file[:3], "a")
+        assert (code, words in err) == (104, True)
+    code, _, err = invoke("compare", "a", "nothing")
+    assert (code, "nothing: cannot be read" in err) == (104, True)
