@@ -8,7 +8,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from loadgen.offline.verdicts import Figure, PolicyVerdict
+from loadgen.offline.verdicts import Figure, PolicyVerdict, TenantVerdict
 from loadgen.report.alternatives import bests_of, policies_of, tenants_of
 from loadgen.report.comparison import (
     Comparison,
@@ -47,33 +47,43 @@ def _table(title: str, caption: str) -> Table:
 
 
 def _overview(comparisons: Sequence[Comparison], against: str) -> Table:
+    policies = policies_of(comparisons)
+    promised = any(promised_in(each) for each in comparisons)
     table = _table(
         "alternatives side by side, of the tenants in contract",
-        "targets: whether all in contract are at theirs; worst %: attainment of the least attained; TTFT P99: mean; decay: of "
-        f"TTFT P99, against {against}; * best: least attained tenant, then TTFT P99",
+        (
+            "targets: whether all in contract are at theirs; worst %: attainment of the least attained; "
+            if promised
+            else ""
+        )
+        + f"TTFT P99: mean; decay: of TTFT P99, against {against}; * best: "
+        + ("least attained tenant, then TTFT P99" if promised else "least TTFT P99"),
     )
     table.add_column("alternative", overflow="fold")
     table.add_column("policy", overflow="fold")
-    table.add_column("targets")
-    for column in ("worst %", "TTFT P99 ms", "decay", "tokens/s"):
+    if promised:
+        table.add_column("targets")
+    for column in (*(("worst %",) if promised else ()), "TTFT P99 ms", "decay", "tokens/s"):
         table.add_column(column, justify="right", overflow="fold")
-    policies = policies_of(comparisons)
     for each in comparisons:
         best, there = bests_of(each, policies), at_targets(each)
         for number, verdict in enumerate(each.verdicts):
-            mark = " *" if verdict.label in best else ""
-            worst = worst_tenant(verdict, each)
             table.add_row(
                 each.name if number == 0 else "",
-                f"{verdict.label}{mark}",
-                _kept(verdict, each, there),
-                f"{worst} {verdict.worst_attainment.percent()}" if worst else verdict.worst_attainment.percent(),
+                f"{verdict.label} *" if verdict.label in best else verdict.label,
+                *((_kept(verdict, each, there), _worst(verdict, each)) if promised else ()),
                 _ms(tail_of(verdict, each)),
                 verdict.decay_in_contract.format(2),
                 "-" if verdict.throughput.value is None else f"{verdict.throughput.value:,.0f}",
             )
         table.add_section()
     return table
+
+
+def _worst(verdict: PolicyVerdict, comparison: Comparison) -> str:
+    tenant = worst_tenant(verdict, comparison)
+    found = verdict.worst_attainment.percent()
+    return found if tenant is None else f"{tenant} {found}"
 
 
 def _kept(verdict: PolicyVerdict, comparison: Comparison, there: Sequence[str]) -> str:
@@ -87,8 +97,16 @@ def _kept(verdict: PolicyVerdict, comparison: Comparison, there: Sequence[str]) 
 
 def _by_tenant(comparisons: Sequence[Comparison]) -> Table:
     policies = policies_of(comparisons)
+    judged = any(
+        tenant.attainment.value is not None
+        for each in comparisons
+        for verdict in each.verdicts
+        for tenant in verdict.raised.values()
+    )
+    cached = any(each.states_hits for each in comparisons)
+    figures = [*(["attained %"] if judged else []), "TTFT P99 ms", *(["hit share %"] if cached else [])]
     table = _table(
-        "every tenant: attained % / TTFT P99 ms",
+        f"every tenant: {' / '.join(figures)}",
         "↑: its load grows there, so it is not in contract unless all of them grow",
     )
     table.add_column("tenant", overflow="fold")
@@ -104,16 +122,20 @@ def _by_tenant(comparisons: Sequence[Comparison]) -> Table:
             table.add_row(
                 whose if first else "",
                 f"{each.name}{' ↑' if name in each.noisy else ''}",
-                *(_both(of[label], name) if label in of else "-" for label in policies),
+                *(
+                    _figures(of[label].raised[name], judged=judged, cached=cached) if label in of else "-"
+                    for label in policies
+                ),
             )
             first = False
         table.add_section()
     return table
 
 
-def _both(verdict: PolicyVerdict, tenant: str) -> str:
-    found = verdict.raised[tenant]
-    return f"{percent_within(found.attainment.value, None)} / {_ms(found.ttft_p99)}"
+def _figures(found: TenantVerdict, *, judged: bool, cached: bool) -> str:
+    attained = [percent_within(found.attainment.value, None)] if judged else []
+    hits = ["-" if found.hit_share.value is None else f"{100 * found.hit_share.value:.1f}"] if cached else []
+    return " / ".join([*attained, _ms(found.ttft_p99), *hits])
 
 
 def _ms(found: Figure) -> str:

@@ -89,7 +89,7 @@ def trace_work(args: argparse.Namespace, choices: Sequence[PolicyChoice]) -> Wor
             progress.stage("deriving baseline and raised loads")
             answer = simulate_trace(answer, choices, processes=args.processes, scratch=scratch, on_progress=on_progress)
         progress.done()
-        say_trace(console, answer, asked)
+        # Written first: whoever reads the tables may close the pipe.
         write_trace_answer(
             directory,
             answer,
@@ -98,6 +98,7 @@ def trace_work(args: argparse.Namespace, choices: Sequence[PolicyChoice]) -> Wor
             routed=asked.routed,
             notes=asked.notes,
         )
+        say_trace(console, answer, asked)
         if answer.interrupted:
             console.print(f"interrupted: {told}", soft_wrap=True)
             raise KeyboardInterrupt

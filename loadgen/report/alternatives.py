@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from loadgen.report.comparison import Comparison, best_of, promised_in
+from loadgen.report.comparison import Comparison, best_of, promised_in, tail_of
 from loadgen.report.comparison_sentences import safe_under
 from loadgen.report.sentences import joined
 
@@ -69,6 +69,14 @@ def answer_of_alternatives(comparisons: Sequence[Comparison], *, unchanged: str 
         sentences.append(f"{head}: {_grouped(whole, keepers, unchanged)}.")
     if len(policies) > 1:
         sentences.append(f"Best: {_grouped(whole, _best, unchanged)}.")
+    if not sentences:
+        tails = {each.name: tail_of(each.verdicts[0], each) for each in whole}
+        known = {name: tail.value for name, tail in tails.items() if tail.value is not None and not tail.bound}
+        return (
+            f"TTFT P99 is least {_named(min(known, key=known.__getitem__), unchanged)}."
+            if known
+            else "No TTFT is known."
+        )
     return " ".join(sentences)
 
 
@@ -104,6 +112,10 @@ def _where(numbers: Sequence[int], names: Sequence[str], unchanged: str) -> str:
     return " and ".join(
         ([unchanged] if len(others) < len(found) else []) + ([f"under {joined(listed)}"] if listed else [])
     )
+
+
+def _named(name: str, unchanged: str) -> str:
+    return name if name == unchanged else f"under {name}"
 
 
 def _ascending(names: Sequence[str]) -> bool:

@@ -39,6 +39,7 @@ def render_alternatives(
         alternatives=everything,
         sections=sections,
         sure=all(each.has_intervals for each in everything),
+        cached=any(each.states_hits for each in everything),
         notes=notes,
         tenants=tenants_of(everything),
         policy_looks=looks,

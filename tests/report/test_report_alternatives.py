@@ -8,6 +8,7 @@ import pytest
 from report_runs import Html
 from test_report_comparison import policy_verdict
 
+from loadgen.offline.verdicts import Figure
 from loadgen.report.alternatives import answer_in_common, answer_of_alternatives, bests_of
 from loadgen.report.comparison import Comparison
 from loadgen.report.render_alternatives import render_alternatives
@@ -52,6 +53,15 @@ def test_one_policy_has_no_best_and_many_names_are_counted():
     bad = [alternative(f"n{number}", fifo=0.1) for number in range(8)]
     assert said(lone, *bad) == "At every target: fifo as captured; no policy under n0, n1, n2, n3 and 4 more."
     assert said(*bad) == "At every target: no policy anywhere."
+
+
+def test_where_nothing_was_promised_one_policy_is_told_by_its_tail():
+    """There is nothing to be best at, and nothing to keep."""
+    slow, fast = (replace(alternative(name, fifo=None), targets={}) for name in ("as captured", "replicas=2"))
+    (verdict,) = fast.verdicts
+    quick = {name: replace(tenant, ttft_p99=Figure(100e6)) for name, tenant in verdict.raised.items()}
+    fast = replace(fast, verdicts=[replace(verdict, raised=quick)])
+    assert said(slow, fast) == "TTFT P99 is least under replicas=2."
 
 
 def test_equal_policies_are_all_alike():
@@ -112,3 +122,11 @@ def test_a_policy_that_was_not_reached_has_a_gap():
     lines = {trace["name"]: trace for trace in page.figures["alternatives-attainment"]["data"]}
     assert lines["wfq"]["x"] == [0]
     assert "50.0%" in page.words
+
+
+def test_hit_shares_stand_beside_the_tenants_that_have_any():
+    """In a what-if about the cache they are what is looked for."""
+    cached = replace(alternative("cache"), verdicts=[policy_verdict("fifo", 0.9, half=None, hit_share=0.412)])
+    assert "hit share" in Html(render_alternatives(alternative("as captured", fifo=0.5), [cached])).words
+    assert "41.2%" in Html(render_alternatives(alternative("as captured", fifo=0.5), [cached])).words
+    assert "hit share 41" not in Html(render_alternatives(BOTH, [])).words
