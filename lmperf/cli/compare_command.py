@@ -1,5 +1,5 @@
 """``lmperf compare``: runs side by side; exit code 108 when a later one is worse than the first. Folders of ``lmperf simulate``
-stand side by side too, without such a judgement."""
+stand side by side too, and live runs beside what was simulated of their arrivals, without such a judgement."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from lmperf.cli.compare_simulated import mixed, show_simulations
+from lmperf.cli.compare_simulated import show_beside, show_simulations
 from lmperf.console import results_console
 from lmperf.exit_codes import ExitCode, worst
 from lmperf.scenario.faults import Fault, Place, ScenarioError
@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> ExitCode:
         return show_simulations(simulations(simulated))
     read = [compared(name) for name in args.runs if name not in simulated]
     if simulated:
-        raise ScenarioError(mixed(simulated, [side.name for side in read]))
+        return show_beside(read, simulations(simulated))
     base, *others = read
     reasons = [(other.name, incomparable(base, other)) for other in others]
     faults = [Fault(Place(name), (), f"cannot be compared with {base.name}: {why}") for name, why in reasons if why]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 from lmperf.cli.alternatives_text import print_alternatives
+from lmperf.cli.beside_text import print_beside
 from lmperf.cli.comparison_output import alternative_of
 from lmperf.console import results_console
 from lmperf.exit_codes import ExitCode
-from lmperf.scenario.faults import Fault, Place
+from lmperf.wiring.beside import beside
+from lmperf.wiring.compared import Compared
 from lmperf.wiring.compared_simulations import Simulation, rows_of
 from lmperf.wiring.what_if.alternatives import UNCHANGED
 from loadgen.report.alternatives import answer_in_common
@@ -32,15 +35,14 @@ def show_simulations(sides: Sequence[Simulation]) -> ExitCode:
     return ExitCode.OK
 
 
-def mixed(simulated: Sequence[str], others: Sequence[str]) -> list[Fault]:
-    """What is wrong with runs and folders of ``lmperf simulate`` in one command."""
-    return [
-        Fault(
-            Place(name),
-            (),
-            f"is what `lmperf simulate` found, and {', '.join(others)} is not",
-            f"for a run beside its own simulation: lmperf simulate {others[0]}; else compare runs with runs, and folders of "
-            "`lmperf simulate` with each other",
-        )
-        for name in simulated
-    ]
+def show_beside(runs: Sequence[Compared], sides: Sequence[Simulation]) -> ExitCode:
+    """Live runs beside what was simulated of the same arrivals; an invalid run is shown too, and is the code."""
+    found = beside(runs, sides)
+    invalid = [reason for run in runs for reason in run.invalid]
+    for reason in invalid:
+        print(f"INVALID RUN: {reason}", file=sys.stderr)
+    console = results_console()
+    for side in sides:
+        console.print(f"{side.name}: {side.title}", soft_wrap=True)
+    print_beside(console, found)
+    return ExitCode.INVALID if invalid else ExitCode.OK

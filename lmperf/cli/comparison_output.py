@@ -16,6 +16,7 @@ from lmperf.wiring.comparison_file import (
     write_comparison_file,
 )
 from lmperf.wiring.offline import ScenarioAnswer, TraceAnswer
+from loadgen.offline.verdicts import verdicts_of_run
 from loadgen.report.comparison import Comparison, FidelityTable
 from loadgen.report.render import COMPARISON_HTML, write_comparison
 from loadgen.report.render_alternatives import write_alternatives
@@ -66,6 +67,7 @@ def write_trace_answer(
                 OneComparison.of(each, routed.get(each.name, "") if several else "") for each in answer.comparisons
             ),
             as_captured=None if answer.unchanged is None else OneComparison.of(answer.unchanged),
+            replayed={label: verdicts_of_run(recorder) for label, recorder in answer.as_captured.items()},
             what_if=difference or "",
             routing="" if several else next(iter(routed.values()), ""),
             notes=tuple(notes),

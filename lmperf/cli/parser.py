@@ -305,7 +305,8 @@ def _compare(parser: argparse.ArgumentParser) -> None:
         "Runs side by side, with 95% intervals of their differences; exits with 108 when a later one is worse than the first "
         "beyond --tolerance and beyond chance. A folder of run folders (one a seed) counts as one side: with five or more, "
         "runs of one seed are paired. An invalid run exits with 107, also when it is worse; both are printed. Folders of "
-        "lmperf simulate, of one trace or one scenario, stand side by side too, and nothing of them is judged."
+        "lmperf simulate, of one trace or one scenario, stand side by side too, and a run beside what was simulated of its "
+        "arrivals; nothing of these is judged."
     )
     parser.add_argument(
         "runs",

@@ -27,6 +27,9 @@ DEFAULT_SEEDS = 20
 
 
 def run(args: argparse.Namespace) -> ExitCode:
+    if (args.vary or args.alternatives) and (args.suite is not None or not is_trace(args.source or "")):
+        remedy = "of a scenario simulate one after another, --set ... --output-dir A, then lmperf compare A B"
+        raise ScenarioError.single("<flags>", "--vary and --alternative are of a trace, and this is none", remedy)
     if args.suite is not None:
         from lmperf.cli.suite_command import run_suite_command  # noqa: PLC0415 (only with the flag)
 
@@ -40,9 +43,6 @@ def run(args: argparse.Namespace) -> ExitCode:
         raise ScenarioError.single("<flags>", "--policies names no policy", "fifo,wfq,slo_aware, or all")
     if args.seeds is not None and args.seeds < 1:
         raise ScenarioError.single("<flags>", f"--seeds is {args.seeds}", "at least 1")
-    if not is_trace(args.source) and (args.vary or args.alternatives):
-        remedy = "of a scenario simulate one after another, --set ... --output-dir A, then lmperf compare A B"
-        raise ScenarioError.single("<flags>", "--vary and --alternative are of a trace, and this is a scenario", remedy)
     if is_trace(args.source) and (args.seeds is not None or args.seed is not None):
         raise ScenarioError.single(
             "<flags>", "--seed and --seeds change a scenario, and this is a trace: it has one realisation"

@@ -10,7 +10,7 @@ import msgspec
 
 from lmperf.wiring.captured import CapturedRun
 from lmperf.wiring.offline import Comparison
-from loadgen.offline.verdicts import PolicyVerdict
+from loadgen.offline.verdicts import PolicyVerdict, TenantVerdict
 
 COMPARISON_JSON = "comparison.json"
 SCHEMA = "lmperf.comparison/1.1"
@@ -58,7 +58,8 @@ class OneComparison(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
 
 class ComparisonFile(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """``what_if``: the difference, where there is one alone; ``as_captured``: the trace itself, as if it were an alternative;
-    ``targets``: promised attainment by tenant; ``notes``: what makes it doubtful."""
+    ``replayed``: each tenant of the trace as captured under each policy, by the policy's label; ``targets``: promised
+    attainment by tenant; ``notes``: what makes it doubtful."""
 
     schema: str = msgspec.field(default_factory=lambda: SCHEMA)
     source: SimulatedSource
@@ -67,6 +68,7 @@ class ComparisonFile(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     targets: Mapping[str, float]
     comparisons: tuple[OneComparison, ...]
     as_captured: OneComparison | None = None
+    replayed: Mapping[str, Mapping[str, TenantVerdict]] = {}
     what_if: str = ""
     routing: str = ""
     notes: tuple[str, ...] = ()

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadgen.offline.cell import CellResult
+from loadgen.offline.cell import CellResult, TenantFigures, tenant_figures
 from loadgen.offline.experiment import Cells, Experiment
+from loadgen.recorder import Recorder
 from tenants.measures.interference import Growth
 from tenants.measures.intervals import Interval, t_interval
 from tenants.measures.shares import percent_within
@@ -157,7 +158,21 @@ def _attainments(cell: CellResult, names: Sequence[str], groups: Mapping[str, st
 
 
 def _tenant(cells: Sequence[CellResult], name: str) -> TenantVerdict:
-    rows = [cell.tenants[name] for cell in cells]
+    return tenant_verdict([cell.tenants[name] for cell in cells])
+
+
+def verdicts_of_run(recorder: Recorder) -> dict[str, TenantVerdict]:
+    """Each tenant of one recorded run, captured or simulated, as of a single seed."""
+    judged = recorder.columns().judged()
+    duration_s = (recorder.window_ns[1] - recorder.window_ns[0]) / 1e9
+    return {
+        tenant.name: tenant_verdict([tenant_figures(judged.of(tenant.name), tenant, duration_s)])
+        for tenant in recorder.tenants
+    }
+
+
+def tenant_verdict(rows: Sequence[TenantFigures]) -> TenantVerdict:
+    """One tenant's figures over seeds."""
     percentiles = {
         key: figure((getattr(row, key).at_least_ns for row in rows), bound=any(getattr(row, key).never for row in rows))
         for key in ("ttft_p50", "ttft_p99", "e2e_p50", "e2e_p99")

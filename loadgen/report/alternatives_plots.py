@@ -44,7 +44,7 @@ def alternatives_plots(comparisons: Sequence[Comparison], looks: Mapping[str, Lo
             comparisons,
             looks,
             lambda verdict, _: verdict.decay_in_contract,
-            axis("decay", rangemode="tozero"),
+            log_axis("decay", [verdict.decay_in_contract.value for each in comparisons for verdict in each.verdicts]),
             text=lambda value: f"{value:,.2f}",
         ),
     ]

@@ -16,7 +16,12 @@ from lmperf.wiring.offline import policy_choices
 from lmperf.wiring.what_if.alternatives import UNCHANGED, Alternative, parse_alternatives
 from lmperf.wiring.what_if.compared import compare, played
 from lmperf.wiring.what_if.settings import parse_what_if
+from loadgen.recorder import record_trace
+from loadgen.summary import summarise
+from loadgen.summary.files import write_summary
+from loadgen.trace.parts import TraceFile
 from scheduler.server_model.spec import encode_server_model
+from tenants.tenant import Tenant
 
 CHOICES = policy_choices("fifo,wfq")
 
@@ -287,3 +292,37 @@ def test_what_cannot_stand_beside_each_other_is_said(invoke, tmp_path):
         assert (code, words in err) == (104, True)
     code, _, err = invoke("compare", "a", "nothing")
     assert (code, "nothing: cannot be read" in err) == (104, True)
+
+
+def finished_run(folder):
+    """The folder of a run under fifo that served the trace as it is."""
+    folder.mkdir()
+    one_at_a_time_trace(folder / "requests.parquet")
+    trace = TraceFile(folder)
+    recorder = record_trace(trace, [Tenant(name=name) for name in "ab"])
+    write_summary(summarise(recorder), folder)
+
+
+def test_a_run_stands_beside_what_was_simulated_of_its_arrivals(invoke, tmp_path):
+    """Of its own policy, whatever the trace was called; the server that takes 50 ms is the one that the run had."""
+    finished_run(tmp_path / "run")
+    assert invoke(*simulate("--vary", "rate=2,3", "--output-dir", "a"))[0] == 0
+    code, out, err = invoke("compare", "run", "a")
+    assert code == 0, err
+    assert "run beside a, under fifo" in out
+    assert out.count("TTFT P99 ms 50.0 50.0 +0.0%") == 2
+
+
+def test_a_run_of_other_arrivals_or_another_policy_stands_beside_nothing(invoke, tmp_path):
+    """It says what would have to be simulated."""
+    finished_run(tmp_path / "run")
+    assert invoke(*simulate("--set", "rate=2", "--output-dir", "a"), "--policies", "wfq")[0] == 0
+    code, _, err = invoke("compare", "a", "run")
+    assert (code, "run: ran under fifo, which a did not simulate; simulate it with --policies fifo" in err) == (
+        104,
+        True,
+    )
+    one_at_a_time_trace(tmp_path / "t.parquet", requests=60)
+    assert invoke(*simulate("--set", "rate=2", "--output-dir", "b"))[0] == 0
+    code, _, err = invoke("compare", "run", "b")
+    assert (code, "run: its arrivals are not those that b simulated" in err) == (104, True)
