@@ -11,9 +11,13 @@ import msgspec
 from lmperf.wiring.captured import CapturedRun
 from lmperf.wiring.offline import Comparison
 from loadgen.offline.verdicts import PolicyVerdict, TenantVerdict
+from loadgen.trace.errors import TraceError
+from loadgen.trace.schema import check_version
 
 COMPARISON_JSON = "comparison.json"
-SCHEMA = "lmperf.comparison/1.1"
+FAMILY = "lmperf.comparison"
+MAJOR = 1
+SCHEMA = f"{FAMILY}/{MAJOR}.1"
 
 
 class ComparisonFileError(Exception):
@@ -74,6 +78,10 @@ class ComparisonFile(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     notes: tuple[str, ...] = ()
 
 
+class _Head(msgspec.Struct):
+    schema: str
+
+
 def trace_source(captured: CapturedRun) -> SimulatedSource:
     rows = captured.recipe.rows
     digest = hashlib.sha256()
@@ -99,7 +107,11 @@ def read_comparison_file(folder: Path) -> ComparisonFile:
     """Raises ComparisonFileError."""
     file = folder / COMPARISON_JSON
     try:
-        return msgspec.json.decode(file.read_bytes(), type=ComparisonFile)
+        raw = file.read_bytes()
+        check_version(msgspec.json.decode(raw, type=_Head).schema, family=FAMILY, major=MAJOR, path=file)
+        return msgspec.json.decode(raw, type=ComparisonFile)
+    except TraceError as error:
+        raise ComparisonFileError(str(error)) from error
     except OSError as error:
         raise ComparisonFileError(f"{file}: cannot be read ({error.strerror})") from error
     except msgspec.DecodeError as error:

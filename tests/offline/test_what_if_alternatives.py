@@ -282,9 +282,14 @@ def test_what_cannot_stand_beside_each_other_is_said(invoke, tmp_path):
     code, _, err = invoke("compare", "a", "b")
     assert (code, "cannot be compared with a: it is of the trace other.parquet (50 requests" in err) == (104, True)
     (tmp_path / "old").mkdir()
-    (tmp_path / "old/comparison.json").write_text('{"schema": "lmperf.comparison/1.0", "comparisons": []}')
-    code, _, err = invoke("compare", "a", "old")
-    assert (code, "simulate again" in err) == (104, True)
+    for text, words in (
+        ('{"schema": "lmperf.comparison/1.0", "comparisons": []}', "simulate again"),
+        ('{"schema": "lmperf.comparison/2.0"}', "2.0"),
+        ("{", "simulate again"),
+    ):
+        (tmp_path / "old/comparison.json").write_text(text)
+        code, _, err = invoke("compare", "a", "old")
+        assert (code, words in err) == (104, True)
     for file, words in (("capacity.json", "`lmperf capacity` found"), ("tune.json", "`lmperf tune` found")):
         (tmp_path / file[:3]).mkdir()
         (tmp_path / file[:3] / file).write_text("{}")
