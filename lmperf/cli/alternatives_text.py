@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rich import box
 from rich.console import Console
@@ -30,11 +30,12 @@ def print_alternatives(
     """``answer``: what they say, in words; ``against``: what decay is against."""
     shown = [each for each in comparisons if each.verdicts]
     console.print(_overview(shown, against))
-    console.print(_by_tenant(shown))
+    for table in _by_tenant(shown, console.width):
+        console.print(table)
     console.print(answer, soft_wrap=True)
 
 
-def _table(title: str, caption: str) -> Table:
+def _table(title: str, caption: str | None) -> Table:
     return Table(
         title=title,
         caption=caption,
@@ -95,41 +96,53 @@ def _kept(verdict: PolicyVerdict, comparison: Comparison, there: Sequence[str]) 
     return "met" if verdict.label in there else "missed"
 
 
-def _by_tenant(comparisons: Sequence[Comparison]) -> Table:
-    policies = policies_of(comparisons)
-    judged = any(
-        tenant.attainment.value is not None
-        for each in comparisons
-        for verdict in each.verdicts
-        for tenant in verdict.raised.values()
-    )
+_ALTERNATIVE_WIDTH = 28
+"""Of a long name's column: it is folded beyond."""
+
+_GROWN = "↑: its load grows there, so it is not in contract unless all of them grow"
+
+
+def _by_tenant(comparisons: Sequence[Comparison], width: int) -> Iterator[Table]:
+    """Policies as columns; as many tables as it takes for their figures to stand on one line each."""
+    every = [tenant for each in comparisons for verdict in each.verdicts for tenant in verdict.raised.values()]
+    judged = any(tenant.attainment.value is not None for tenant in every)
     cached = any(each.states_hits for each in comparisons)
     figures = [*(["attained %"] if judged else []), "TTFT P99 ms", *(["hit share %"] if cached else [])]
-    table = _table(
-        f"every tenant: {' / '.join(figures)}",
-        "↑: its load grows there, so it is not in contract unless all of them grow",
-    )
-    table.add_column("tenant", overflow="fold")
-    table.add_column("alternative", overflow="fold")
-    for label in policies:
-        table.add_column(label, justify="right", overflow="fold")
+    policies = policies_of(comparisons)
+    names = max(len(name) + len(" (99.9%)") for name in tenants_of(comparisons))
+    alternatives = min(max(len(each.name) for each in comparisons) + 2, _ALTERNATIVE_WIDTH)
+    cell = max(*map(len, policies), len("100.0 / 12,345 / 99.9" if cached else "100.0 / 12,345"))
+    at_once = max((width - names - alternatives - 4) // (cell + 2), 1)
+    for first in range(0, len(policies), at_once):
+        grown = first + at_once >= len(policies) and any(each.noisy for each in comparisons)
+        table = _table(f"every tenant: {' / '.join(figures)}", _GROWN if grown else None)
+        table.add_column("tenant", overflow="fold")
+        table.add_column("alternative", overflow="fold", max_width=_ALTERNATIVE_WIDTH)
+        for label in policies[first : first + at_once]:
+            table.add_column(label, justify="right", overflow="fold")
+        _add_tenants(table, comparisons, policies[first : first + at_once], judged=judged, cached=cached)
+        yield table
+
+
+def _add_tenants(
+    table: Table, comparisons: Sequence[Comparison], policies: Sequence[str], *, judged: bool, cached: bool
+) -> None:
     for name in tenants_of(comparisons):
-        first = True
+        shown = name
         for each in (each for each in comparisons if name in each.tenants and name not in each.removed):
-            promised = each.targets.get(name)
-            whose = name if promised is None else f"{name} ({target(promised)})"
+            if shown and name in each.targets:
+                shown = f"{name} ({target(each.targets[name])})"
             of = each.verdicts_by_label
             table.add_row(
-                whose if first else "",
+                shown,
                 f"{each.name}{' ↑' if name in each.noisy else ''}",
                 *(
                     _figures(of[label].raised[name], judged=judged, cached=cached) if label in of else "-"
                     for label in policies
                 ),
             )
-            first = False
+            shown = ""
         table.add_section()
-    return table
 
 
 def _figures(found: TenantVerdict, *, judged: bool, cached: bool) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 
 import pytest
 from report_runs import Html
+from rich.console import Console
 from test_report_comparison import policy_verdict
 
+from lmperf.cli.alternatives_text import print_alternatives
 from loadgen.offline.verdicts import Figure
 from loadgen.report.alternatives import answer_in_common, answer_of_alternatives, bests_of
 from loadgen.report.comparison import Comparison
@@ -130,3 +133,19 @@ def test_hit_shares_stand_beside_the_tenants_that_have_any():
     assert "hit share" in Html(render_alternatives(alternative("as captured", fifo=0.5), [cached])).words
     assert "41.2%" in Html(render_alternatives(alternative("as captured", fifo=0.5), [cached])).words
     assert "hit share 41" not in Html(render_alternatives(BOTH, [])).words
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_tables_have_room_for_their_figures_however_many_policies(width):
+    """As many tables side after side as it takes: no name or figure is folded, no line is wider than the terminal."""
+    labels = ("committed", "drr", "edf", "fifo", "priority", "slo_aware", "vtc", "wfq")
+    many = [alternative(name, **dict.fromkeys(labels, 0.95)) for name in ("as captured", "tenants.batch.rate=1.5")]
+    console = Console(width=width, file=io.StringIO(), markup=False)
+    print_alternatives(console, many, answer="")
+    lines = console.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    tenants = lines[next(n for n, line in enumerate(lines) if "every tenant" in line) :]
+    heads = [word for line in tenants for word in line.split() if word in labels]
+    assert heads == list(labels)
+    figures = [line.count("95.0 / 400") for line in tenants if "tenants.batch.rate=1.5" in line]
+    assert sum(figures) == len(labels) * 2
