@@ -115,8 +115,10 @@ def test_a_replay_leaves_nothing_for_the_collector_of_cycles():
     gc.collect()
     gc.disable()
     try:
-        replay(load, StepLaw(a_us=1000.0, b_us=1.0), ServerLimits())
-        assert gc.collect() == 0
+        for _ in range(10):
+            replay(load, StepLaw(a_us=1000.0, b_us=1.0), ServerLimits())
+        # Other tests' histograms may leave a class of ctypes behind, once.
+        assert gc.collect() < 10
     finally:
         gc.enable()
 
