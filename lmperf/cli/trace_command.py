@@ -51,6 +51,8 @@ def run(args: argparse.Namespace) -> ExitCode:
         ) from error
     console = results_console()
     console.print(f"written: {target}, {count:,} requests of {len(rows.tenants)} tenants", soft_wrap=True)
+    if rows.measured is None and is_own(path) and TraceFile(path).metadata.kind != "imported":
+        console.print("note: a workload, not a result: what that run measured is not in it", soft_wrap=True)
     return ExitCode.OK
 
 

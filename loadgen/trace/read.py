@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from itertools import repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +16,11 @@ from loadgen.trace.parts import TraceFile
 from loadgen.trace.public.detect import read_public
 from loadgen.trace.reader import Trace
 from loadgen.trace.rows import UNKNOWN, TraceRows
+from tenants.measures.columns import Int64s
 
 OWN_FORMAT = "lmperf"
+
+T = TypeVar("T")
 
 
 def read_any(path: Path | str, name: str | None = None, *, impute: bool = False) -> TraceRows:
@@ -34,11 +39,16 @@ def is_own(path: Path) -> bool:
 
 
 def rows_of(trace: TraceFile, *, impute: bool = False) -> TraceRows:
-    """A trace of ours as a workload: its arrivals as they were, its true or planned lengths; see :func:`read_any`."""
-    tenants, mode = TenantCodes(), trace.metadata.load_mode
+    """A trace of ours as a workload: its arrivals as they were, its true or planned lengths, its sessions and prefix blocks;
+    see :func:`read_any`."""
+    tenants, mode, block_tokens = TenantCodes(), trace.metadata.load_mode, trace.metadata.prefix_block_tokens
+    sessions: list[str] = []
+    blocks: list[tuple[int, ...]] = []
 
     def of(part: Trace) -> dict[str, NDArray[Any]]:
-        columns = ("arrival_ns", "request_id", "prompt_tokens", "target_output_tokens", "output_tokens")
+        columns = ("arrival_ns", "request_id", "prompt_tokens", "target_output_tokens", "output_tokens", "turn")
+        sessions.extend(_or_nothing(part, "session_id", ""))
+        blocks.extend(map(tuple, _or_nothing(part, "prefix_blocks", ())))
         return {name: part.ints(name) for name in columns} | {"status": part.statuses(), "tenant": tenants.of(part)}
 
     found = collected(trace.parts(), len(trace), of)
@@ -53,6 +63,7 @@ def rows_of(trace: TraceFile, *, impute: bool = False) -> TraceRows:
     )
     if not impute or imputed.all():
         lengths = np.where(imputed, UNKNOWN, lengths)
+    turns = found.pop("turn")
     return TraceRows(
         source=OWN_FORMAT,
         arrival_ns=found.pop("arrival_ns")[order],
@@ -60,5 +71,21 @@ def rows_of(trace: TraceFile, *, impute: bool = False) -> TraceRows:
         output_tokens=lengths[order],
         tenants=tenants.names,
         tenant=found.pop("tenant")[order],
+        session=_in(order, sessions),
+        turn=np.maximum(turns[order], 0) if any(sessions) else None,
+        prefix_blocks=() if block_tokens is None else _in(order, blocks),
+        prefix_block_tokens=block_tokens if any(blocks) else None,
         load_mode=mode,
     )
+
+
+def _or_nothing(part: Trace, column: str, nothing: T) -> Iterable[T]:
+    """A column, ``nothing`` for null."""
+    if part.table.column(column).null_count == len(part):
+        return repeat(nothing, len(part))
+    return (nothing if value is None else value for value in part.values(column))
+
+
+def _in(order: Int64s, values: Sequence[T]) -> tuple[T, ...]:
+    """In this order; nothing at all where no row has a value."""
+    return tuple(values[row] for row in order) if any(values) else ()

@@ -62,6 +62,14 @@ def test_slice_takes_a_part(azure, tmp_path):
     assert read_any(tmp_path / "t.parquet").prompt_tokens.tolist() == [105, 106, 107]
 
 
+def test_a_part_of_a_run_says_that_it_is_no_result(a_run, azure, tmp_path):
+    """A trace that nobody measured needs no such word."""
+    done = invoke("trace", "slice", a_run, "-o", "run.parquet", "--rows", 2, cwd=tmp_path)
+    assert (done.returncode, "what that run measured is not in it" in done.stdout) == (0, True), done
+    done = invoke("trace", "slice", azure, "-o", "azure.parquet", "--rows", 2, cwd=tmp_path)
+    assert (done.returncode, "measured" in done.stdout) == (0, False), done
+
+
 def test_scale_divides_the_gaps(azure, tmp_path):
     """Twice as fast: half the gaps, the same rows."""
     assert invoke("trace", "scale", azure, "-o", "s.parquet", "--speed", 2, cwd=tmp_path).returncode == 0

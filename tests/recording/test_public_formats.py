@@ -6,6 +6,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -25,6 +26,7 @@ from loadgen.trace.read import read_any
 from loadgen.trace.reader import read_trace
 from loadgen.trace.rows import UNKNOWN
 from loadgen.trace.schema import TraceMetadata
+from loadgen.trace.transform import scale, slice_rows
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 
@@ -138,6 +140,32 @@ def test_bailian_sessions_hang_on_their_root(tmp_path):
     assert rows.session == ("7", "7", "7", "20")
     assert rows.turn.tolist() == [1, 2, 3, 4]
     assert rows.prefix_block_tokens == 16
+
+
+def test_sessions_and_blocks_go_through_a_file_of_ours(tmp_path):
+    """What is sliced, scaled or replayed from it still shares its prefixes; a row without any has none."""
+
+    def chat(number, **more):
+        told = {"chat_id": number, "parent_chat_id": -1, "timestamp": number, "input_length": 20, "output_length": 3}
+        return {**told, "type": "text", "turn": 1, "hash_ids": [1, 1 + number], **more}
+
+    text = lines(chat(1), chat(2, parent_chat_id=1, turn=2), chat(3, hash_ids=[]))
+    public = read_public(file_of(tmp_path, text))
+    convert(public, tmp_path / "whole.parquet")
+    ours = read_any(tmp_path / "whole.parquet")
+    convert(scale(slice_rows(ours, 1), 2.0), tmp_path / "part.parquet")
+    for found, wanted in ((ours, public), (read_any(tmp_path / "part.parquet"), public.take(np.array([1, 2])))):
+        assert found.session == wanted.session
+        assert found.turn.tolist() == wanted.turn.tolist()
+        assert found.prefix_blocks == wanted.prefix_blocks
+        assert found.prefix_block_tokens == 16
+
+
+def test_blocks_of_an_unknown_size_are_no_blocks(tmp_path):
+    """Nobody can say which tokens they stand for."""
+    text = lines({"timestamp": 0, "input_length": 1000, "output_length": 5, "hash_ids": [0, 1]})
+    convert(replace(read_public(file_of(tmp_path, text)), prefix_block_tokens=None), tmp_path / "t.parquet")
+    assert read_any(tmp_path / "t.parquet").prefix_blocks == ()
 
 
 def test_sharegpt_lengths_real_file():
