@@ -25,7 +25,7 @@ from tenants.tenant import Tenant
 
 def write_scenario_answer(directory: Path, answer: ScenarioAnswer, *, command: Sequence[str], seeds: int) -> None:
     """``seeds``: how many were asked for."""
-    targets = _targets(answer.experiment.recipe.tenants)
+    targets, notes = _targets(answer.experiment.recipe.tenants), answer.experiment.recipe.notes
     write_comparison_file(
         directory,
         ComparisonFile(
@@ -35,10 +35,11 @@ def write_scenario_answer(directory: Path, answer: ScenarioAnswer, *, command: S
             targets=targets,
             comparisons=tuple(OneComparison.of(each) for each in answer.comparisons),
             routing=answer.plan.routed,
+            notes=notes,
         ),
     )
     if answer.comparisons:
-        first, *others = (_shown(each, targets) for each in answer.comparisons)
+        first, *others = (_shown(each, targets, notes=notes) for each in answer.comparisons)
         write_comparison(directory / COMPARISON_HTML, first, others=others, command=_again(command))
 
 

@@ -75,6 +75,8 @@ def _scenario(args: argparse.Namespace, choices: Sequence[PolicyChoice]) -> Work
         if answer.comparisons:
             whole = len({seed for _, _, seed in cells.results}) if cells.interrupted else seeds
             _say_scenario(console, answer, whole)
+        for note in answer.experiment.recipe.notes:
+            console.print(f"note: {note}", soft_wrap=True)
         write_scenario_answer(directory, answer, command=args.argv, seeds=seeds)
         if cells.interrupted:
             done, planned = len(cells.results), len(list(answer.experiment.jobs()))

@@ -51,6 +51,9 @@ def run_suite_command(args: argparse.Namespace) -> ExitCode:
     progress.done()
     console.print(_table(result, seeds))
     console.print(_other_figures(result))
+    for scenario, notes in result.notes.items():
+        for note in notes:
+            console.print(f"{scenario}: note: {note}", soft_wrap=True)
     for scenario, reason in result.skipped.items():
         console.print(f"skipped {scenario}: {reason}", soft_wrap=True)
     console.print(f"written: {directory / 'suite.json'}", soft_wrap=True)
@@ -66,6 +69,7 @@ def _write(directory: Path, result: SuiteResult) -> None:
         "suite": result.name,
         "rows": [row.data() for row in result.rows],
         "skipped": result.skipped,
+        **({"notes": result.notes} if result.notes else {}),
         "interrupted": result.interrupted,
     }
     (directory / "suite.json").write_bytes(msgspec.json.format(msgspec.json.encode(data), indent=2))

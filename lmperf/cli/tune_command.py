@@ -94,6 +94,8 @@ def _say(console: Console, answer: TuneAnswer) -> None:
     console.print(table)
     if answer.raised.routed:
         console.print(answer.raised.routed, soft_wrap=True)
+    for note in answer.notes:
+        console.print(f"note: {note}", soft_wrap=True)
     console.print(recommendation(answer), soft_wrap=True)
 
 
@@ -121,6 +123,7 @@ def _write(directory: Path, answer: TuneAnswer, live: Confirmation) -> None:
         "seeds": answer.seeds,
         "targets": answer.targets,
         **({"routing": answer.raised.routed} if answer.raised.routed else {}),
+        **({"notes": list(answer.notes)} if answer.notes else {}),
         "interrupted": answer.interrupted or live.interrupted,
         "recommendation": None
         if best is None

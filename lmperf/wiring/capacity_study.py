@@ -119,7 +119,7 @@ def _targets(tenants: Sequence[Tenant]) -> dict[str, float]:
 
 
 def _warnings(plan: Plan, recipe: Recipe, *, seeds: int) -> tuple[str, ...]:
-    found = []
+    found = list(recipe.notes)
     traced = isinstance(recipe, ReplayRecipe)
     single = isinstance(recipe, ReplayRecipe) and recipe.duration_ns is None
     tenants = [planned.tenant for planned in plan.tenants]

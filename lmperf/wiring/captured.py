@@ -103,7 +103,7 @@ def captured_run(path: Path | str, *, recorded: bool) -> CapturedRun:
     metadata = trace.metadata
     plan = header_plan(trace)
     tenants = header_tenants(trace, plan)
-    rows = replay_rows(trace, tenants)
+    rows, notes = replay_rows(trace, tenants)
     queued = metadata.policy not in (None, "none")
     slots = {k: v for k, v in (metadata.slots or {}).items() if k in Slots.__struct_fields__}
     return CapturedRun(
@@ -123,6 +123,7 @@ def captured_run(path: Path | str, *, recorded: bool) -> CapturedRun:
             start_ns=0,
             recorded=recorded,
             block_tokens=metadata.prefix_block_tokens or MOONCAKE_BLOCK_TOKENS,
+            notes=notes,
         ),
         noisy=() if plan is None else plan.noisy,
         auto=_auto(metadata, plan),

@@ -17,7 +17,8 @@ class NothingRunsError(ValueError):
 
 def doubts_of(captured: CapturedRun, server: ServerModelSpec, choices: Sequence[PolicyChoice]) -> list[str]:
     """Sentences for the reader of a comparison of ``choices``. Raises NothingRunsError."""
-    return [text for text in (too_long(captured, server), _no_queue(captured, server, choices)) if text]
+    found = (*captured.recipe.notes, too_long(captured, server), _no_queue(captured, server, choices))
+    return [text for text in found if text]
 
 
 def too_long(captured: CapturedRun, server: ServerModelSpec) -> str:

@@ -93,7 +93,8 @@ async def run_live(scenario: Scenario, plan: Plan, options: LiveOptions, progres
         wires = wires_of(plan, scenario, target)
         redact = scenario.secrets.redact
         with _dispatcher(plan, directory, log=options.event_log) as dispatcher:
-            count, notes = workers_of(plan)
+            count, doubts = workers_of(plan)
+            notes = (*recipe.notes, *doubts)
             for note in notes:
                 progress.stage(f"warning: {note}")
             if count == 1:

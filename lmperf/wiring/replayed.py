@@ -12,7 +12,7 @@ from loadgen.recording.stamps import ABSENT
 from loadgen.trace.collect import TenantCodes, collected
 from loadgen.trace.decode import list_parts
 from loadgen.trace.errors import TraceError
-from loadgen.trace.lengths import lengths_to_replay
+from loadgen.trace.lengths import Bools, drawn_notes, lengths_to_replay, prompts_to_replay
 from loadgen.trace.parts import TraceFile
 from loadgen.trace.reader import Trace
 from loadgen.workload.replay import ReplayRows
@@ -30,9 +30,9 @@ _COLUMNS = (
 )
 
 
-def replay_rows(trace: TraceFile | Trace, tenants: Sequence[Tenant]) -> ReplayRows:
-    """In arrival order; ``tenant`` indexes ``tenants``, which has every name of the trace. Raises TraceError for a trace
-    without a row, or without any output length."""
+def replay_rows(trace: TraceFile | Trace, tenants: Sequence[Tenant]) -> tuple[ReplayRows, tuple[str, ...]]:
+    """In arrival order; ``tenant`` indexes ``tenants``, which has every name of the trace. And sentences on the rows that had
+    to be given a length. Raises TraceError for a trace without a row, or without any prompt's or output's length."""
     codes = TenantCodes()
     names: list[NDArray[np.int64]] = []
 
@@ -48,25 +48,21 @@ def replay_rows(trace: TraceFile | Trace, tenants: Sequence[Tenant]) -> ReplayRo
     found = collected(trace.parts(), len(trace), of)
     if not found:
         raise TraceError(trace.path, "the trace has no rows: nothing to replay")
-    lengths, imputed = lengths_to_replay(
+    prompts, no_prompt = prompts_to_replay(found.pop("prompt_tokens"), found["tenant"])
+    lengths, no_output = lengths_to_replay(
         found.pop("output_tokens"), found.pop("target_output_tokens"), found.pop("status"), found["tenant"]
     )
-    if imputed.all():
-        raise TraceError(
-            trace.path,
-            "no row has an output length, so nothing can be simulated: record usage, or import the log with "
-            "--map output_tokens=COLUMN",
-        )
-    del imputed
+    notes = (*_notes(trace, no_prompt, "a prompt", "prompt"), *_notes(trace, no_output, "an output", "output"))
+    del no_prompt, no_output
     order = np.lexsort((found["request_id"], found["arrival_ns"]))
     after = _after_row(found.pop("request_id")[order], found.pop("after_request_id")[order])
     known = [tenant.name for tenant in tenants]
     numbers = np.array([known.index(name) for name in codes.names], dtype=np.int32)
     offsets, block_ids = _blocks(found.pop("blocks"), names, order)
     think = found.pop("think_ns")
-    return ReplayRows(
+    rows = ReplayRows(
         arrival_ns=found.pop("arrival_ns")[order],
-        prompt_tokens=np.maximum(found.pop("prompt_tokens")[order], 1),
+        prompt_tokens=prompts[order],
         output_tokens=np.maximum(lengths[order], 1),
         tenant=numbers[found.pop("tenant")[order]],
         after_row=after,
@@ -74,6 +70,17 @@ def replay_rows(trace: TraceFile | Trace, tenants: Sequence[Tenant]) -> ReplayRo
         block_offsets=offsets,
         block_ids=block_ids,
     )
+    return rows, notes
+
+
+def _notes(trace: TraceFile | Trace, imputed: Bools, a_kind: str, kind: str) -> list[str]:
+    if imputed.all():
+        raise TraceError(
+            trace.path,
+            f"no row has {a_kind} length, so nothing can be simulated: record usage, or import the log with "
+            f"--map {kind}_tokens=COLUMN",
+        )
+    return drawn_notes(imputed, kind)
 
 
 def _after_row(ids: Int64s, after: Int64s) -> Int64s | None:

@@ -10,7 +10,8 @@ import numpy as np
 
 from lmperf.scenario.plan import Plan, PlannedTenant, RowRule, RuleKind, TraceSpec
 from loadgen.offline.cell import DrawnRecipe, Recipe, ReplayRecipe
-from loadgen.trace.read import read_any
+from loadgen.trace.lengths import left_out_notes, with_likely_lengths
+from loadgen.trace.read import OWN_FORMAT, read_any
 from loadgen.trace.rows import TraceRows
 from loadgen.workload.replay import MOONCAKE_BLOCK_TOKENS, ReplayRows, TraceWorkload
 from loadgen.workload.share import WHOLE, Share
@@ -78,20 +79,28 @@ def growth_of(planned: Sequence[PlannedTenant]) -> dict[str, float]:
 
 
 def trace_rows(spec: TraceSpec, tenants: Sequence[Tenant]) -> TraceRows:
-    """The slice of the trace, its rows dealt to the scenario's tenants; arrivals from the start of the slice."""
-    rows = read_any(spec.path, None if spec.format == "auto" else spec.format, impute=True)
-    inside = rows.arrival_ns >= spec.start_ns
+    """The slice of the trace, its rows dealt to the scenario's tenants; arrivals from the start of the slice. Rows without a
+    length are left out, of a run of ours given a likely one (a request that failed has none, and was load all the same)."""
+    whole = read_any(spec.path, None if spec.format == "auto" else spec.format)
+    inside = whole.arrival_ns >= spec.start_ns
     if spec.length_ns is not None:
-        inside &= rows.arrival_ns < spec.start_ns + spec.length_ns
-    numbers = np.flatnonzero(inside & (rows.prompt_tokens > 0) & (rows.output_tokens > 0))
-    if spec.rows is not None:
-        numbers = numbers[: spec.rows]
+        inside &= whole.arrival_ns < spec.start_ns + spec.length_ns
+    rows = whole.take(np.flatnonzero(inside))
+    if rows.source == OWN_FORMAT:
+        rows = with_likely_lengths(rows)
+    numbers = np.flatnonzero((rows.prompt_tokens > 0) & (rows.output_tokens > 0))
     if not len(numbers):
         raise SourceError(
-            f"{spec.path}: nothing to replay: of {len(rows):,} rows, {int(inside.sum()):,} arrive in the slice, and none of "
+            f"{spec.path}: nothing to replay: of {len(whole):,} rows, {len(rows):,} arrive in the slice, and none of "
             "those has both a prompt's and an output's length; take a longer slice, or a trace with lengths"
         )
-    return _dealt(rows.take(numbers), spec.rule, [tenant.name for tenant in tenants], spec)
+    reached = len(rows)
+    if spec.rows is not None and spec.rows < len(numbers):
+        numbers = numbers[: spec.rows]
+        reached = int(numbers[-1]) + 1
+    left_out = left_out_notes(rows.prompt_tokens[:reached], rows.output_tokens[:reached])
+    kept = replace(rows.take(numbers), notes=(*rows.notes, *left_out))
+    return _dealt(kept, spec.rule, [tenant.name for tenant in tenants], spec)
 
 
 def _dealt(rows: TraceRows, rule: RowRule, names: list[str], spec: TraceSpec) -> TraceRows:
@@ -147,6 +156,7 @@ def replay_recipe(
         speed=speed,
         duration_ns=duration_ns,
         block_tokens=rows.prefix_block_tokens or MOONCAKE_BLOCK_TOKENS,
+        notes=rows.notes,
     )
 
 

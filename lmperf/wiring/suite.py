@@ -82,11 +82,12 @@ def _data(found: Figure) -> dict[str, float | None]:
 
 @dataclass(slots=True)
 class SuiteResult:
-    """``skipped``: scenario to reason. ``interrupted``: some are missing."""
+    """``skipped``: scenario to reason. ``notes``: scenario to what makes it doubtful. ``interrupted``: some are missing."""
 
     name: str
     rows: list[SuiteRow] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
+    notes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     interrupted: bool = False
 
     @property
@@ -176,6 +177,8 @@ def run_suite(
             if answer.cells.interrupted:
                 # Its rows would rest on fewer seeds than the others.
                 raise KeyboardInterrupt
+            if answer.experiment.recipe.notes:
+                result.notes[scenario_name] = answer.experiment.recipe.notes
             by_label = {choice.label: choice for choice in choices}
             for verdict in answer.comparisons[0].verdicts:
                 result.rows.append(SuiteRow(scenario_name, by_label[verdict.label], verdict))

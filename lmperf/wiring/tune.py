@@ -159,7 +159,7 @@ def _axes(trial: Trial) -> tuple[float, float, float]:
 
 @dataclass(slots=True)
 class TuneAnswer:
-    """``trials`` in the order tried, the scenario's own setting first. ``in_contract``: whom the raised load spares."""
+    """``trials`` in the order tried, the scenario's own setting first. ``notes``: what makes them doubtful, sentences."""
 
     scenario: Scenario
     baseline: Plan
@@ -167,6 +167,7 @@ class TuneAnswer:
     seeds: int
     trials: list[Trial] = field(default_factory=list)
     interrupted: bool = False
+    notes: tuple[str, ...] = ()
 
     @property
     def best(self) -> Trial | None:
@@ -220,6 +221,7 @@ class Tuner:
         for load, scenario in self._scenarios.items():
             plan = resolved(setting.of(scenario))
             jobs += [job_of_plan(plan, label=label, load=load, seed=seed) for seed in self._seeds]
+        self.answer.notes = jobs[0].cell.recipe.notes
         results = self._workers.map(run_replicated, jobs, self._on_runs(label))
         self._cells = Cells({**self._cells.results, **{(r.policy_label, r.load, r.seed): r for r in results}})
         choice = replace(setting.policy, label=label)

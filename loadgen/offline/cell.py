@@ -42,6 +42,10 @@ class Recipe(Protocol):
     @property
     def tenants(self) -> tuple[Tenant, ...]: ...
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was done to make it that a reader of results should know, sentences."""
+
     def source(self, seed: int, growth: Mapping[str, float], share: Share = WHOLE) -> Source:
         """``share``: what of it one worker makes."""
 
@@ -53,6 +57,7 @@ class DrawnRecipe:
     traffics: tuple[tuple[Tenant, Traffic], ...]
     duration_s: float | None
     num_prompts: int | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def tenants(self) -> tuple[Tenant, ...]:
@@ -87,6 +92,7 @@ class ReplayRecipe:
     num_prompts: int | None = None
     duration_ns: int | None = None
     block_tokens: int = MOONCAKE_BLOCK_TOKENS
+    notes: tuple[str, ...] = ()
 
     def source(self, seed: int, growth: Mapping[str, float], share: Share = WHOLE) -> Source:
         speed, factors = self.speed, dict(growth)

@@ -23,13 +23,11 @@ OWN_FORMAT = "lmperf"
 T = TypeVar("T")
 
 
-def read_any(path: Path | str, name: str | None = None, *, impute: bool = False) -> TraceRows:
-    """Rows in arrival order. ``name``: a format (None: by content). ``impute``: give a request of ours whose output
-    length nobody saw a likely one, which a replay needs and a description must not. Raises TraceError.
-    """
+def read_any(path: Path | str, name: str | None = None) -> TraceRows:
+    """Rows in arrival order. ``name``: a format (None: by content). Raises TraceError."""
     path = Path(path)
     if name == OWN_FORMAT or (name is None and is_own(path)):
-        return rows_of(TraceFile(path), impute=impute)
+        return rows_of(TraceFile(path))
     return read_public(path, name)
 
 
@@ -38,9 +36,8 @@ def is_own(path: Path) -> bool:
     return (path.is_dir() and not list(path.glob("chunk-*-trace.csv"))) or path.suffix == ".parquet"
 
 
-def rows_of(trace: TraceFile, *, impute: bool = False) -> TraceRows:
-    """A trace of ours as a workload: its arrivals as they were, its true or planned lengths, its sessions and prefix blocks;
-    see :func:`read_any`."""
+def rows_of(trace: TraceFile) -> TraceRows:
+    """A trace of ours as a workload: its arrivals as they were, its true or planned lengths, its sessions and prefix blocks."""
     tenants, mode, block_tokens = TenantCodes(), trace.metadata.load_mode, trace.metadata.prefix_block_tokens
     sessions: list[str] = []
     blocks: list[tuple[int, ...]] = []
@@ -61,8 +58,7 @@ def rows_of(trace: TraceFile, *, impute: bool = False) -> TraceRows:
     lengths, imputed = lengths_to_replay(
         found.pop("output_tokens"), found.pop("target_output_tokens"), found.pop("status"), found["tenant"]
     )
-    if not impute or imputed.all():
-        lengths = np.where(imputed, UNKNOWN, lengths)
+    lengths = np.where(imputed, UNKNOWN, lengths)
     turns = found.pop("turn")
     return TraceRows(
         source=OWN_FORMAT,

@@ -52,7 +52,8 @@ class TraceRows:
     """Parallel arrays, in arrival order. ``arrival_ns`` from the first arrival's instant or the source's own zero;
     ``tenant`` indexes ``tenants``; token counts are UNKNOWN (-1) where the source has none. ``session`` is empty text
     for none. ``prefix_blocks[i]``: hashes of row i, each of ``prefix_block_tokens`` tokens. ``extra``: other columns of
-    the source as text, for tenant rules. ``source``: the format's name. ``load_mode``: open or closed.
+    the source as text, for tenant rules. ``source``: the format's name. ``load_mode``: open or closed. ``notes``: what was
+    done to the rows that a reader of results should know, sentences.
     """
 
     source: str
@@ -68,6 +69,7 @@ class TraceRows:
     extra: dict[str, tuple[str, ...]] = field(default_factory=dict)
     measured: Measured | None = None
     load_mode: str = "open"
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         n = len(self.arrival_ns)
