@@ -27,8 +27,9 @@ import numpy as np
 
 from benchmarks.client_harness import RSS_UNIT, BenchError, child_environment
 from lmperf.wiring.rescue import render_again, rescue
-from lmperf.wiring.results import FOREVER_NS, write_results
+from lmperf.wiring.results import write_results
 from loadgen.recorder import Recorder
+from loadgen.recording.window import FOREVER_NS
 from loadgen.trace.schema import TraceMetadata
 from scheduler.request import ArrivalKind, Outcome, Request, Status, TokensSource
 from scheduler.server_model.spec import ServerLimits, ServerModelSpec, StepLaw

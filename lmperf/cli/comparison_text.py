@@ -11,6 +11,7 @@ from rich.table import Table
 from loadgen.offline.fidelity import FidelityRow
 from loadgen.offline.verdicts import Figure, PolicyVerdict, state_hits
 from loadgen.recorder import Recorder
+from loadgen.recording.window import rated_s
 from loadgen.table import HIT_SHARE, hit_share_text
 from tenants.measures.attainment import attainment, goodput
 from tenants.measures.percentile import PercentileValue
@@ -46,7 +47,7 @@ def print_as_captured(console: Console, runs: Mapping[str, Recorder]) -> None:
         table.add_column(column, justify="left" if column in ("policy", "tenant") else "right", no_wrap=True)
     for label, recorder in runs.items():
         columns = recorder.columns().judged()
-        window_s = (recorder.window_ns[1] - recorder.window_ns[0]) / 1e9
+        window_s = rated_s(recorder.window_ns, columns)
         for index, tenant in enumerate(recorder.tenants):
             rows = columns.of(tenant.name)
             share = attainment(rows, tenant.slo).share if tenant.slo.has_limits else None

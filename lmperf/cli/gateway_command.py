@@ -29,10 +29,11 @@ from lmperf.scenario.resolve import resolve
 from lmperf.scenario.server_model import TimeoutsModel
 from lmperf.wiring.dispatching import auto_of, slots_of
 from lmperf.wiring.known import installed
-from lmperf.wiring.results import FOREVER_NS, window_as_run, write_results
+from lmperf.wiring.results import write_results
 from lmperf.wiring.run_folder import claimed
 from loadgen.offline.cell import slots_data
 from loadgen.recorder import Recorder
+from loadgen.recording.window import FOREVER_NS, window_as_run
 from loadgen.table import tenant_table
 from loadgen.trace.schema import TraceMetadata
 from scheduler.request import Outcome

@@ -53,7 +53,9 @@ def run(args: argparse.Namespace) -> ExitCode:
     console = results_console()
     with results_folder(output_folder(args, f"simulate-{name}"), args.argv) as directory:
         work(Progress(quiet=args.quiet), console, directory)
-    console.print(f"written: {directory / 'comparison.html'}, {directory / 'comparison.json'}", soft_wrap=True)
+    # Where nothing could be compared there is no page.
+    written = [path for path in (directory / "comparison.html", directory / "comparison.json") if path.exists()]
+    console.print(f"written: {', '.join(map(str, written))}", soft_wrap=True)
     return ExitCode.OK
 
 

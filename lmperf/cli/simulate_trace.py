@@ -89,16 +89,17 @@ def trace_work(args: argparse.Namespace, choices: Sequence[PolicyChoice]) -> Wor
             progress.stage("deriving baseline and raised loads")
             answer = simulate_trace(answer, choices, processes=args.processes, scratch=scratch, on_progress=on_progress)
         progress.done()
+        about = replace(asked, notes=[*asked.notes, answer.underived]) if answer.underived else asked
         # Written first: whoever reads the tables may close the pipe.
         write_trace_answer(
             directory,
             answer,
             command=args.argv,
-            difference=asked.difference,
-            routed=asked.routed,
-            notes=asked.notes,
+            difference=about.difference,
+            routed=about.routed,
+            notes=about.notes,
         )
-        say_trace(console, answer, asked)
+        say_trace(console, answer, about)
         if answer.interrupted:
             console.print(f"interrupted: {told}", soft_wrap=True)
             raise KeyboardInterrupt

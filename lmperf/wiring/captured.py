@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from lmperf.scenario.plan import Plan
@@ -18,13 +19,14 @@ from lmperf.wiring.observed import observations
 from lmperf.wiring.replayed import replay_rows
 from loadgen.offline.cell import ReplayRecipe
 from loadgen.offline.experiment import PolicyChoice
+from loadgen.recording.window import FOREVER_NS, is_burst
 from loadgen.trace.encode import RowEncoder
 from loadgen.trace.parts import ROWS_AT_ONCE, TraceFile
 from loadgen.trace.read import is_own, read_any
 from loadgen.trace.reader import Trace
 from loadgen.trace.rows import TraceRows
 from loadgen.trace.schema import TRACE_SCHEMA, TraceMetadata, with_metadata
-from loadgen.workload.replay import MOONCAKE_BLOCK_TOKENS
+from loadgen.workload.replay import MOONCAKE_BLOCK_TOKENS, ReplayRows
 from scheduler.auto_rule import AutoRule
 from scheduler.calibration.calibrate import calibrate, limits_seen
 from scheduler.calibration.doubts import wide
@@ -69,6 +71,11 @@ class CapturedRun:
     def arrivals(self) -> str:
         """How a replay makes the arrivals that followed an answer: ``regenerated`` or ``recorded`` (docs/definitions)."""
         return "recorded" if self.recipe.recorded else "regenerated"
+
+    @property
+    def has_rate(self) -> bool:
+        """False where its arrivals make none: a burst that no header gives a window, and one instant in any window."""
+        return self.window_ns[1] < FOREVER_NS and bool(np.ptp(self.recipe.rows.arrival_ns))
 
     @property
     def name(self) -> str:
@@ -116,7 +123,7 @@ def captured_run(path: Path | str, *, recorded: bool) -> CapturedRun:
         ),
         slots=msgspec.convert(slots, Slots),
         cost=CostModel() if plan is None else plan.cost,
-        window_ns=metadata.window_ns or _window_of(trace, int(rows.arrival_ns.max()) + 1),
+        window_ns=metadata.window_ns or _window_of(rows),
         recipe=ReplayRecipe(
             rows,
             tenants,
@@ -132,15 +139,10 @@ def captured_run(path: Path | str, *, recorded: bool) -> CapturedRun:
     )
 
 
-_SHORTEST_WINDOW_NS = 1_000_000_000
-"""Arrivals within less than this make no rate: one request would be 10^9 a second."""
-
-
-def _window_of(trace: TraceFile | Trace, arrived_ns: int) -> tuple[int, int]:
-    """The window of a trace whose header has none: its arrivals; of a burst, until the last end, and at least a second."""
-    if arrived_ns >= _SHORTEST_WINDOW_NS:
-        return (0, arrived_ns)
-    return (0, max(trace.last_end_ns, _SHORTEST_WINDOW_NS))
+def _window_of(rows: ReplayRows) -> tuple[int, int]:
+    """The window of a trace whose header has none: its arrivals; of a burst, until the last answer of whichever run of it is
+    looked at."""
+    return (0, FOREVER_NS if is_burst(rows.arrival_ns) else int(rows.arrival_ns.max()) + 1)
 
 
 def _auto(metadata: TraceMetadata, plan: Plan | None) -> AutoRule | None:

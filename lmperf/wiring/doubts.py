@@ -6,7 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lmperf.wiring.captured import CapturedRun
+from lmperf.wiring.sources import NO_RATE
 from loadgen.offline.experiment import PolicyChoice
+from loadgen.recording.window import FOREVER_NS
 from scheduler.server_model.spec import ServerModelSpec
 from scheduler.slots import Slots
 
@@ -17,7 +19,7 @@ class NothingRunsError(ValueError):
 
 def doubts_of(captured: CapturedRun, server: ServerModelSpec, choices: Sequence[PolicyChoice]) -> list[str]:
     """Sentences for the reader of a comparison of ``choices``. Raises NothingRunsError."""
-    found = (*captured.recipe.notes, too_long(captured, server), _no_queue(captured, server, choices))
+    found = (*captured.recipe.notes, _burst(captured), too_long(captured, server), _no_queue(captured, server, choices))
     return [text for text in found if text]
 
 
@@ -38,6 +40,13 @@ def too_long(captured: CapturedRun, server: ServerModelSpec) -> str:
     if count == total:
         raise NothingRunsError(said)
     return f"{said}: they fail at once, and count as failed"
+
+
+def _burst(captured: CapturedRun) -> str:
+    """What rates of a burst are over; empty where arrivals make a rate."""
+    if captured.window_ns[1] < FOREVER_NS:
+        return ""
+    return f"{NO_RATE}: goodput is over the time until the last answer"
 
 
 def _no_queue(captured: CapturedRun, server: ServerModelSpec, choices: Sequence[PolicyChoice]) -> str:

@@ -14,7 +14,7 @@ from backends.emulator.process import EmulatorProcess
 from lmperf.console import Progress
 from lmperf.scenario.plan import Plan
 from lmperf.wiring.dispatching import auto_of, slots_of
-from lmperf.wiring.results import FOREVER_NS, RunResult, window_as_run, write_results
+from lmperf.wiring.results import RunResult, write_results
 from lmperf.wiring.run_clock import RunClock
 from lmperf.wiring.servers import server_model_of
 from lmperf.wiring.targets import Target
@@ -23,6 +23,7 @@ from loadgen.live.outage import OutageWatch
 from loadgen.live.watch import OwnLoad
 from loadgen.offline.cell import slots_data
 from loadgen.recorder import Recorder
+from loadgen.recording.window import FOREVER_NS, window_as_run
 from loadgen.summary.target import LOST, STOPPED_S
 from loadgen.trace.schema import TraceMetadata
 

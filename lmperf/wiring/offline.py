@@ -16,7 +16,7 @@ from lmperf.wiring.captured import CapturedRun, Fitted
 from lmperf.wiring.dispatching import auto_of, slots_of
 from lmperf.wiring.saturation import resolve_with_saturation, saturation_of_servers
 from lmperf.wiring.servers import server_model_of
-from lmperf.wiring.sources import SourceError, arrivals_end_ns, growth_of, recipe_of, source_of
+from lmperf.wiring.sources import NO_RATE, SourceError, arrivals_end_ns, growth_of, recipe_of, source_of
 from loadgen.offline.cell import CellJob, record_cell
 from loadgen.offline.experiment import (
     BASELINE,
@@ -179,8 +179,8 @@ def _relative_growth(base: Plan, raised: Plan) -> dict[str, float]:
 class TraceAnswer:
     """``fit``: None when a server model was given. ``reproduction``: the captured run against its own simulation.
     ``as_captured``: every policy on the captured arrivals. ``comparisons``: baseline against raised loads, derived; in a
-    what-if the trace against each alternative, and ``unchanged`` the trace itself as if it were one. ``interrupted``: some of
-    these are missing."""
+    what-if the trace against each alternative, and ``unchanged`` the trace itself as if it were one. ``underived``: why there
+    are none, where the trace has no rate. ``interrupted``: some of these are missing."""
 
     captured: CapturedRun
     server: ServerModelSpec
@@ -192,6 +192,7 @@ class TraceAnswer:
     saturation: float | None = None
     comparisons: list[Comparison] = field(default_factory=list)
     unchanged: Comparison | None = None
+    underived: str = ""
     interrupted: bool = False
 
 
@@ -242,8 +243,11 @@ def simulate_trace(
     on_progress: OnProgress | None = None,
 ) -> TraceAnswer:
     """The answer with baseline and raised loads derived from the trace (docs/definitions.md, "Growing a trace").
-    ``scratch``: as in :func:`replay_policies`. An interrupt keeps the raised loads that are finished."""
+    ``scratch``: as in :func:`replay_policies`. An interrupt keeps the raised loads that are finished. A burst has no load
+    that could be scaled."""
     captured, server = answer.captured, answer.server
+    if not captured.has_rate:
+        return replace(answer, underived=f"no loads are derived: {NO_RATE}")
     recorded = replace(captured.recipe, recorded=True)
     comparisons: list[Comparison] = []
     rate = answer.saturation
@@ -332,6 +336,6 @@ def offered_cost(captured: CapturedRun) -> dict[str, float]:
     rows = captured.recipe.rows
     assert rows.tenant is not None, "a captured run names its tenants"
     costs = captured.cost.prompt_weight * rows.prompt_tokens + captured.cost.output_weight * rows.output_tokens
-    span_ns = max(1, int(rows.arrival_ns.max()))
+    span_ns = int(rows.arrival_ns.max())
     sums = np.bincount(rows.tenant, costs, minlength=len(captured.tenants)) * 1e9 / span_ns
     return {tenant.name: float(sums[i]) for i, tenant in enumerate(captured.tenants)}

@@ -11,8 +11,9 @@ from pathlib import Path
 import msgspec
 
 from lmperf.wiring.header import header_plan, header_tenants
-from lmperf.wiring.results import RunResult, window_as_run, write_results
+from lmperf.wiring.results import RunResult, write_results
 from loadgen.recorder import record_trace
+from loadgen.recording.window import window_as_run
 from loadgen.report.curves import curves_of
 from loadgen.report.render import write_report
 from loadgen.summary.files import SUMMARY_JSON, read_summary

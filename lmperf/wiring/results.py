@@ -59,24 +59,6 @@ class RunResult:
         return target_failed(self.summary)
 
 
-FOREVER_NS = 1 << 62
-"""The end of a window that lasts until the run's last answer, while that is not known."""
-
-
-def window_as_run(window_ns: tuple[int, int], *, cut_ns: int | None, ended_ns: int) -> tuple[int, int]:
-    """The measured window of a run as it was: rates are per second of the run, not of a plan.
-
-    A window without an end (until N requests are answered) lasts until the last answer, ``ended_ns``; one whose arrivals
-    were cut short inside it (``cut_ns``: an interrupt, a kill) ends there.
-    """
-    start, end = window_ns
-    if end >= FOREVER_NS:
-        end = ended_ns + 1
-    elif cut_ns is not None:
-        end = min(end, cut_ns)
-    return (start, end) if end > start else window_ns
-
-
 def write_results(
     recorder: Recorder,
     plan: Plan | None,

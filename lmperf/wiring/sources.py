@@ -10,6 +10,7 @@ import numpy as np
 
 from lmperf.scenario.plan import Plan, PlannedTenant, RowRule, RuleKind, TraceSpec
 from loadgen.offline.cell import DrawnRecipe, Recipe, ReplayRecipe
+from loadgen.recording.window import is_burst
 from loadgen.trace.lengths import left_out_notes, with_likely_lengths
 from loadgen.trace.read import OWN_FORMAT, read_any
 from loadgen.trace.rows import TraceRows
@@ -19,6 +20,9 @@ from loadgen.workload.source import Source
 from scheduler.cost import CostModel
 from scheduler.request import Request
 from tenants.tenant import Tenant
+
+NO_RATE = "all its requests arrive within less than a second, which makes no rate"
+"""Why a trace that is a burst offers no load."""
 
 
 class SourceError(ValueError):
@@ -161,8 +165,13 @@ def replay_recipe(
 
 
 def traced_loads(rows: TraceRows, tenants: Sequence[Tenant], cost: CostModel, speed: float) -> dict[str, float]:
-    """Cost units/s that each tenant's rows offer, with ``speed`` applied; the span is that of all rows."""
-    span_s = max(float(rows.arrival_ns.max() - rows.arrival_ns.min()), 1.0) / 1e9 / speed
+    """Cost units/s that each tenant's rows offer, with ``speed`` applied; the span is that of all rows. Raises SourceError
+    where it makes no rate."""
+    if is_burst(rows.arrival_ns, speed):
+        raise SourceError(
+            f"the loads of the trace cannot be scaled: {NO_RATE}; replay it as it is (load: {{at: none}})"
+        )
+    span_s = float(rows.arrival_ns.max() - rows.arrival_ns.min()) / 1e9 / speed
     costs = cost.prompt_weight * rows.prompt_tokens + cost.output_weight * rows.output_tokens
     sums = np.bincount(rows.tenant, costs, minlength=len(tenants))
     return {tenant.name: float(sums[i]) / span_s for i, tenant in enumerate(tenants)}

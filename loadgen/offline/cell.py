@@ -14,6 +14,7 @@ import msgspec
 
 from loadgen.offline.run import simulate
 from loadgen.recorder import Recorder
+from loadgen.recording.window import rated_s
 from loadgen.trace.schema import TraceMetadata
 from loadgen.workload.replay import MOONCAKE_BLOCK_TOKENS, ReplayRows, TraceWorkload
 from loadgen.workload.share import WHOLE, Share
@@ -237,7 +238,7 @@ def figures(job: CellJob, columns: Columns) -> CellResult:
     """What tables need of a cell's rows."""
     judged = columns.judged()
     tenants = job.recipe.tenants
-    duration_s = (job.window_ns[1] - job.window_ns[0]) / 1e9
+    duration_s = rated_s(job.window_ns, judged)
     rows = {tenant.name: judged.of(tenant.name) for tenant in tenants}
     return CellResult(
         policy_label=job.policy_label,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
+from loadgen.recording.window import FOREVER_NS
 from loadgen.trace.encode import RowEncoder
 from loadgen.trace.rows import TraceRows
 from loadgen.trace.schema import TRACE_SCHEMA, TraceMetadata, with_metadata
@@ -15,7 +16,6 @@ from scheduler.request import Outcome
 from tenants.tenant import Tenant
 
 _ROWS_AT_ONCE = 16_384
-_FOREVER_NS = 2**62
 
 
 def write_trace(
@@ -25,7 +25,7 @@ def write_trace(
     metadata's, else everything counts.
     """
     schema = with_metadata(TRACE_SCHEMA, metadata)
-    encoder = RowEncoder(tenants, metadata.window_ns or (0, _FOREVER_NS), schema)
+    encoder = RowEncoder(tenants, metadata.window_ns or (0, FOREVER_NS), schema)
     partial = path.with_name(path.name + ".partial")
     rows = 0
     with pq.ParquetWriter(partial, schema, compression="zstd") as writer:

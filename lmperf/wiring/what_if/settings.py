@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from lmperf.scenario.document import parse_value
 from lmperf.scenario.faults import COMMAND_LINE, Fault, Place, ScenarioError, one_of, render_path
 from lmperf.scenario.faults import Path as KeyPath
@@ -78,6 +80,7 @@ def parse_what_if(settings: Sequence[str], captured: CapturedRun) -> WhatIf:
     known = [tenant.name for tenant in captured.tenants]
     faults.extend(_tenant_faults(found, known))
     faults.extend(_routing_faults(found, captured))
+    faults.extend(_rate_faults(found, captured))
     if faults:
         raise ScenarioError(faults)
     return WhatIf(
@@ -183,6 +186,20 @@ def _routing_faults(found: Mapping[str, Mapping[str, Any]], captured: CapturedRu
         problem = f"is a bound of the rule `prefix`, and the rule is `{rule}`"
         faults.append(Fault(place, ("routing", "slack"), problem, "add routing=prefix"))
     return faults
+
+
+def _rate_faults(found: Mapping[str, Mapping[str, Any]], captured: CapturedRun) -> list[Fault]:
+    """More or fewer requests come of gaps divided, of which one instant has none."""
+    if np.ptp(captured.recipe.rows.arrival_ns):
+        return []
+    paths: list[KeyPath] = [("tenants", name, "rate") for name in found["rates"]]
+    if "rate" in found["top"]:
+        paths.append(("rate",))
+    problem = "has no gaps to divide: all requests arrive at one instant"
+    return [
+        Fault(Place(COMMAND_LINE), path, problem, "add a tenant instead (add_like), or change the slots")
+        for path in paths
+    ]
 
 
 def _tenant_faults(found: Mapping[str, Mapping[str, Any]], known: Sequence[str]) -> list[Fault]:
