@@ -19,7 +19,8 @@ from lmperf.exit_codes import ExitCode, worst
 from lmperf.scenario.faults import ScenarioError
 from lmperf.wiring.confirm import Confirmation
 from lmperf.wiring.offline import policy_choices
-from lmperf.wiring.tune import Trial, TuneAnswer, Tuner, efficient, tune
+from lmperf.wiring.tune import TuneAnswer, Tuner, tune
+from lmperf.wiring.tune_ranking import Trial, efficient
 from loadgen.offline.verdicts import Figure
 from loadgen.offline.workers import Workers
 from tenants.measures.shares import promised
@@ -110,8 +111,9 @@ def recommendation(answer: TuneAnswer) -> str:
     )
     kept = "every tenant in contract is at its target" if not best.missed else f"{', '.join(best.missed)} still miss"
     own = " (the scenario's own)" if best is answer.trials[0] else ""
+    doubt = best.doubt and f" {best.doubt}"
     stopped = "; the search was interrupted" if answer.interrupted else ""
-    return f"recommended: {best.setting.label}{own}: {kept} under the raised load: {attained}{stopped}."
+    return f"recommended: {best.setting.label}{own}: {kept} under the raised load: {attained}{stopped}.{doubt}"
 
 
 def _write(directory: Path, answer: TuneAnswer, live: Confirmation) -> None:
@@ -131,6 +133,7 @@ def _write(directory: Path, answer: TuneAnswer, live: Confirmation) -> None:
             "setting": best.setting.data(),
             "label": best.setting.label,
             "sentence": recommendation(answer),
+            **({"doubt": best.doubt} if best.doubt else {}),
             "attainment": {name: _figure(found) for name, found in answer.attained(best).items()},
         },
         "trials": [_trial(trial, efficient=trial in front) for trial in answer.trials],

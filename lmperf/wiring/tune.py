@@ -3,25 +3,12 @@
 A coordinate search, each stage around the best of what came before it: policies, then slots (sequences and prefill tokens,
 halved and doubled, and sequences that move by themselves), then the weights of the tenants that miss most, then a limit on the
 noisy tenants' queues. Every trial is simulated at the baseline and at the raised load with the same seeds, and offers the same
-load. The best is found by
-
-1. how many tenants in contract are below their target under the raised load, then how many are not shown to be at it
-   (their interval reaches below);
-2. where some are below: the attainment of the worst, to three decimals (the seeds decide the rest);
-3. throughput, since attainment beyond a promise is worth none; what is within 1% of the best counts as the best;
-4. P99 decay in contract, where below 1 is not better than 1, and what is within 0.1 of the least counts as the least: where
-   those who keep their promise are harmed least, they are the farthest from losing it;
-5. of those that are left, one that no other of them beats in attainment, decay and throughput alike (as the table rounds
-   them), so that the recommendation never stands beside what is better in everything;
-6. the order in which they were tried.
-
-So the scenario's own setting wins where nothing does better.
+load. How they rank says :mod:`lmperf.wiring.tune_ranking`.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from lmperf.scenario.load import Scenario
@@ -31,130 +18,25 @@ from lmperf.wiring.confirm import job_of_plan
 from lmperf.wiring.dispatching import auto_of, slots_of
 from lmperf.wiring.saturation import resolve_with_saturation
 from lmperf.wiring.servers import server_model_of
+from lmperf.wiring.setting import Setting
 from lmperf.wiring.sources import SourceError
+from lmperf.wiring.tune_ranking import Trial, best_of
 from lmperf.wiring.variants import (
     auto_rules,
     pinned,
     resolved,
-    under_policy,
     with_growth,
-    with_queue_limits,
-    with_slots,
-    with_weights,
 )
-from loadgen.offline.cell import slots_data
 from loadgen.offline.experiment import BASELINE, RAISED, Cells, Experiment, Load, OnProgress, PolicyChoice
 from loadgen.offline.replicas import ReplicatedJob, run_replicated
 from loadgen.offline.verdicts import Figure, PolicyVerdict, judge_policies
 from loadgen.offline.workers import Workers
-from scheduler.auto_rule import AutoRule, Follows
 from scheduler.slots import Slots
 
-_SAME_THROUGHPUT, _SAME_DECAY = 0.01, 0.1
 _WEIGHT_FACTORS = (2.0, 4.0)
 _QUEUE_PER_SEQUENCE = (1, 4)
 _UNLIMITED_PREFILL = (1024, 2048, 4096)
 _UNLIMITED_SEQUENCES = (32, 64, 128)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """What one trial sets; weights are factors and queue limits requests, by group of tenants. ``auto``: what moves the
-    slots, which start at ``slots``; None: they are fixed."""
-
-    policy: PolicyChoice
-    slots: Slots
-    auto: AutoRule | None = None
-    weights: Mapping[str, float] = field(default_factory=dict)
-    queued: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def label(self) -> str:
-        """Distinct for distinct settings."""
-        sequences = _or_all(self.slots.sequences) if self.auto is None else _moved(self.auto)
-        parts = [self.policy.label, f"D={sequences}", f"X={_or_all(self.slots.prefill_tokens)}"]
-        parts += [f"{name} weight x{factor:g}" for name, factor in self.weights.items()]
-        parts += [f"{name} queue <= {most}" for name, most in self.queued.items()]
-        return ", ".join(parts)
-
-    def of(self, scenario: Scenario) -> Scenario:
-        """The scenario under this setting."""
-        variant = under_policy(scenario, replace(self.policy, slots=None))
-        variant = with_queue_limits(with_slots(variant, self.slots, self.auto), self.queued)
-        return with_weights(variant, self.weights) if self.weights else variant
-
-    def data(self) -> dict[str, object]:
-        """Plain data, for files."""
-        return {
-            "policy": self.policy.policy,
-            "options": dict(self.policy.options),
-            "slots": slots_data(self.slots, self.auto, {}),
-            "weight_factors": dict(self.weights),
-            "max_queued": dict(self.queued),
-        }
-
-
-def _moved(rule: AutoRule) -> str:
-    return f"auto by {'TPOT' if rule.follows is Follows.TPOT else 'waiting'} ({rule.least} to {rule.most})"
-
-
-def _or_all(limit: int | None) -> str:
-    return "all" if limit is None else str(limit)
-
-
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """One setting and what the simulation says of it. ``missed``: tenants in contract below their target. ``unsure``:
-    those whose interval (there is one from five seeds on) reaches below it."""
-
-    setting: Setting
-    verdict: PolicyVerdict
-    missed: tuple[str, ...] = ()
-    unsure: tuple[str, ...] = ()
-
-    @property
-    def broken(self) -> tuple[float, ...]:
-        """How far the promises are from being kept; less is better."""
-        worst = self.verdict.worst_attainment.value or 0.0
-        return len(self.missed), len(self.unsure), -round(worst, 3) if self.missed else 0.0
-
-    @property
-    def throughput(self) -> float:
-        return self.verdict.throughput_ratio.value or 0.0
-
-    @property
-    def decay(self) -> float:
-        """In contract, at least 1; infinite when nothing can be said."""
-        decay = self.verdict.decay_in_contract.value
-        return math.inf if decay is None else max(1.0, decay)
-
-
-def best_of(trials: Sequence[Trial]) -> Trial | None:
-    """The best, as this module's text says; the first tried among equals."""
-    if not trials:
-        return None
-    least = min(trial.broken for trial in trials)
-    left = [trial for trial in trials if trial.broken == least]
-    most = max(trial.throughput for trial in left)
-    left = [trial for trial in left if trial.throughput >= most - _SAME_THROUGHPUT]
-    mildest = min(trial.decay for trial in left)
-    return efficient([trial for trial in left if trial.decay <= mildest + _SAME_DECAY])[0]
-
-
-def efficient(trials: Sequence[Trial]) -> list[Trial]:
-    """The trade-off: trials that no other beats in worst attainment, decay and throughput alike."""
-    axes = [_axes(trial) for trial in trials]
-    return [
-        trial
-        for trial, own in zip(trials, axes, strict=True)
-        if not any(other != own and all(o >= s for o, s in zip(other, own, strict=True)) for other in axes)
-    ]
-
-
-def _axes(trial: Trial) -> tuple[float, float, float]:
-    """Throughput, decay (negative), worst attainment: more is better; rounded, so that noise makes no difference."""
-    worst = trial.verdict.worst_attainment.value or 0.0
-    return round(trial.throughput, 2), -round(trial.decay, 2), round(worst, 3)
 
 
 @dataclass(slots=True)
@@ -192,7 +74,8 @@ class Tuner:
     ) -> None:
         scenario = with_growth(scenario)
         base = resolve_with_saturation(scenario, at=At.BASELINE)
-        if server_model_of(base.backend) is None:
+        server = server_model_of(base.backend)
+        if server is None:
             raise SourceError(
                 "this scenario names a real server and no server model: calibrate one (lmperf calibrate) and name it "
                 "with --server-model FILE"
@@ -205,6 +88,7 @@ class Tuner:
                 "no tenant in contract has per-request limits with an attainment target, so no setting is better than "
                 "another: give one slo: {ttft_ms: 500, attainment: 0.99}"
             )
+        self._seats = server.limits.max_num_seqs
         self._seeds = range(base.seed, base.seed + seeds)
         self._workers = workers
         self._on_runs = on_runs
@@ -233,6 +117,7 @@ class Tuner:
             verdict,
             missed=tuple(n for n, (share, target) in found.items() if share.value is not None and share.value < target),
             unsure=tuple(n for n, (share, target) in found.items() if share.interval and share.interval.low < target),
+            seats=self._seats,
         )
         self.answer.trials.append(trial)
         return trial

@@ -10,13 +10,16 @@ from dataclasses import replace
 import pytest
 
 from lmperf.__main__ import main
+from lmperf.cli.tune_command import recommendation
 from lmperf.scenario.load import scenario_from_text
 from lmperf.wiring.confirm import cell_of_plan, confirm
 from lmperf.wiring.dispatching import auto_of
 from lmperf.wiring.known import installed
 from lmperf.wiring.offline import policy_choices, simulate_scenario
+from lmperf.wiring.setting import Setting
 from lmperf.wiring.sources import SourceError
-from lmperf.wiring.tune import Setting, Trial, Tuner, best_of, efficient, own_setting, tune
+from lmperf.wiring.tune import Tuner, own_setting, tune
+from lmperf.wiring.tune_ranking import Trial, best_of, efficient
 from lmperf.wiring.variants import auto_rules, resolved
 from loadgen.offline.experiment import PolicyChoice
 from loadgen.offline.verdicts import Figure
@@ -176,11 +179,12 @@ def test_an_interrupt_keeps_the_finished_trials():
     assert found.best in found.trials
 
 
-def trial(label, *, worst=0.99, decay=1.0, throughput=1.0, missed=(), unsure=()):
+def trial(label, *, worst=0.99, decay=1.0, throughput=1.0, missed=(), unsure=(), slots=None, auto=None, seats=None):
     """A trial of which only the figures that rank it are real."""
     figures = {"worst_attainment": worst, "decay_in_contract": decay, "throughput_ratio": throughput}
     verdict = type("Verdict", (), {name: Figure(value) for name, value in figures.items()})()
-    return Trial(Setting(policy=PolicyChoice(label=label, policy="fifo"), slots=Slots()), verdict, missed, unsure)
+    setting = Setting(policy=PolicyChoice(label=label, policy="fifo"), slots=slots or Slots(), auto=auto)
+    return Trial(setting, verdict, missed, unsure, seats)
 
 
 ORDERED = [
@@ -230,6 +234,35 @@ def test_what_is_recommended_is_never_beaten_in_the_table_beside_it():
     assert best_of([first, mixed]) is first, "the first tried of two that do not beat each other"
     for trials in ([first, beats, mixed], [mixed, beats, first]):
         assert best_of(trials) in efficient(trials)
+
+
+@pytest.mark.parametrize("beyond", [128, None], ids=["twice the seats", "unlimited"])
+def test_of_what_ties_one_within_the_servers_seats_is_recommended(beyond):
+    """More sequences out than a server takes on wait where no policy reaches them. Measured: such a setting, predicted at 99%
+    and tied with one within the seats, kept 65.5%."""
+    over = trial("over", worst=1.0, decay=1.05, throughput=1.005, slots=Slots(sequences=beyond), seats=64)
+    within = trial("within", decay=1.1, slots=Slots(sequences=64), seats=64)
+    assert best_of([over, within]) is within
+    assert within.doubt == ""
+    faster = trial("faster", throughput=1.02, slots=Slots(sequences=beyond), seats=64)
+    assert best_of([within, faster]) is faster, "more than a tie is not given up"
+    assert "to a server of 64 seats (max_num_seqs)" in faster.doubt
+
+
+def test_slots_that_move_are_no_more_than_the_server_shows_room_for():
+    """Their start and their bounds say nothing of what they come to."""
+    moved = trial("moved", slots=Slots(), auto=usual_rule(Follows.WAITING), seats=64)
+    assert not moved.beyond_seats
+    assert best_of([moved, trial("within", slots=Slots(sequences=8), seats=64)]) is moved
+
+
+def test_a_recommendation_beyond_the_servers_seats_says_why_it_is_doubtful():
+    """16 sequences out to a server of 8 seats, and nothing tried that is better: the sentence says so."""
+    search = tuner(SCENARIO.replace("max_num_seqs: 256", "max_num_seqs: 8"), seeds=1)
+    assert search.try_(own_setting(search.answer.baseline)).seats == 8
+    said = recommendation(search.answer)
+    assert "Doubtful: it lets 16 sequences out to a server of 8 seats (max_num_seqs)" in said
+    assert said.endswith("confirm it with --live.")
 
 
 def test_the_trade_off_leaves_out_what_another_beats_in_everything():
