@@ -11,17 +11,22 @@ raised load, P99 decay and rho, live and predicted with signed errors, and how w
 the policies, by the worst tenant's attainment, by the victims' mean P99 and by decay. A run that called itself invalid is
 marked. ``--url``: a real server in place of the scenario's; its saturation is measured first, by a closed loop.
 ``--runs-only`` leaves the tables for ``--judge``, which runs nothing: for a server that is there for minutes only.
+
+As it is, 16 runs of 90 s on the embedded server: half an hour, and two cores, without which it is skipped: generator and server
+would fall behind in every run.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +51,7 @@ from tenants.tenant import Tenant
 DEFAULT = Path(__file__).resolve().parents[1] / "scenarios" / "noisy-neighbour-live.yaml"
 POLICIES = "fifo,priority,wfq,drr,vtc,edf,slo_aware,committed"
 LOADS = ("baseline", "raised")
+CORES = 2
 
 
 class TransferError(RuntimeError):
@@ -194,7 +200,7 @@ def main() -> None:
     parser.add_argument("--mean-output", type=int, default=200, help="its output tokens")
     parser.add_argument("--tokenizer", help="its tokenizer, for exact prompt lengths")
     parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE")
-    parser.add_argument("--output", type=Path, default=Path("results/policy-transfer"))
+    parser.add_argument("--output", type=Path, help="a folder without runs; default: a new one in results/")
     parser.add_argument("--runs-only", action="store_true", help="only the live runs; --judge makes the tables")
     parser.add_argument("--judge", type=Path, metavar="DIR", help="only the tables, of the runs that lie in DIR")
     args = parser.parse_args()
@@ -205,6 +211,19 @@ def main() -> None:
             parser.error(str(error))
         compare(folders, args.judge)
         return
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if cores < CORES:
+        print(
+            f"skipped: a live run takes {CORES} cores, for the generator and the embedded server, and there is {cores}"
+        )
+        return
+    if args.output is None:
+        args.output = Path("results") / f"policy-transfer-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
+    # A run beside another takes a folder of another name, and the tables would be of the old one.
+    if any(args.output.glob("*/summary.json")):
+        parser.error(
+            f"{args.output} holds runs: name another --output, or make their tables with --judge {args.output}"
+        )
     args.output.mkdir(parents=True, exist_ok=True)
     extra: list[str] = []
     if args.url is not None:

@@ -20,6 +20,7 @@ BENCHMARKS = (
     "benchmarks.client_truth",
     "benchmarks.client_workers",
     "benchmarks.gateway_overhead",
+    "benchmarks.policy_transfer",
 )
 
 
