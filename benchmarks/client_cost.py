@@ -87,7 +87,11 @@ class Sampler:
 
     def _sample(self) -> None:
         while not self._over.wait(_SAMPLE_S):
-            tokens = self._server.stats().streamed
+            try:
+                tokens = self._server.stats().streamed
+            except OSError:
+                # The server has gone, with Ctrl-C for one. Whoever waits for its answers says so.
+                return
             self.samples.append((tokens, tree_cpu_s(self._pid)))
 
     def us_per_token(self, before: int, wanted: int) -> float:

@@ -10,7 +10,8 @@ neither is in the steady part of the other. Costs are those of :mod:`benchmarks.
 processes between the 15% and the 90% of its run, over the tokens of that time.
 
 The figure is the ratio of a pair; printed are its median, least and largest over the pairs, and each pair's costs. The longer
-the answers, the less of a token's cost is its request's.
+the answers, the less of a token's cost is its request's. Ctrl-C and SIGTERM end it with the summary of the pairs
+that are finished.
 """
 
 from __future__ import annotations
@@ -28,8 +29,12 @@ from dataclasses import dataclass
 from benchmarks.client_cost import STREAMS, Run, run_once
 from benchmarks.client_harness import BenchError, FastServer, machine
 from benchmarks.client_peers import AIOHTTP, LMPERF, PROTOCOL, VLLM, Client, NotHere
+from lmperf.cli.stopping import heard_once
 
 PEERS = {"protocol": PROTOCOL, "aiohttp": AIOHTTP, "vllm": VLLM}
+INTERRUPTED = 130
+"""The exit code of a benchmark that was cut short, as of any command that SIGINT ended."""
+
 _POLL_S = 0.1
 _OPEN_TIMEOUT_S = 120.0
 
@@ -131,24 +136,37 @@ def main() -> None:
     if unknown:
         parser.error(f"--against {unknown[0]}: one of {', '.join(PEERS)}")
     print(f"{STREAMS} users each, {args.pairs} pairs side by side; {machine()}", flush=True)
-    lines = []
-    for name in args.against.split(","):
-        peer = PEERS[name]
-        for tokens in map(int, args.tokens.split(",")):
-            rounds = max(2, round(args.rounds * 100 / tokens))
-            pairs = []
-            try:
-                for number in range(args.pairs):
-                    pairs.append(run_pair(peer, rounds=rounds, tokens=tokens, number=number))
-                    print(f"  {peer.name}, {tokens} tokens: {pairs[-1]}", file=sys.stderr, flush=True)
-            except (NotHere, BenchError) as reason:
-                print(f"  {peer.name}, {tokens} tokens: {reason}", file=sys.stderr, flush=True)
-                lines.append(f"{peer.name:22s} skipped: {str(reason).splitlines()[0]}")
-            if pairs:
-                lines.append(summary(peer.name, tokens, pairs))
+    lines: list[str] = []
+    interrupted = False
+    try:
+        with heard_once():
+            for name in args.against.split(","):
+                for tokens in map(int, args.tokens.split(",")):
+                    rounds = max(2, round(args.rounds * 100 / tokens))
+                    _against(PEERS[name], tokens, pairs=args.pairs, rounds=rounds, lines=lines)
+    except KeyboardInterrupt:
+        interrupted = True
     head = ("lmperf beside", "tokens", "median", "least", "most", "pairs", "us/token", "the other")
     print("{:22s} {:>6s} {:>8s} {:>6s} {:>6s} {:>6s} {:>9s} {:>9s}".format(*head))
     print("\n".join(lines))
+    if interrupted:
+        print("interrupted: of the pairs that were finished", flush=True)
+        sys.exit(INTERRUPTED)
+
+
+def _against(peer: Client, tokens: int, *, pairs: int, rounds: int, lines: list[str]) -> None:
+    """Adds to ``lines`` what the pairs came to, also when it is interrupted among them."""
+    done: list[Pair] = []
+    try:
+        for number in range(pairs):
+            done.append(run_pair(peer, rounds=rounds, tokens=tokens, number=number))
+            print(f"  {peer.name}, {tokens} tokens: {done[-1]}", file=sys.stderr, flush=True)
+    except (NotHere, BenchError) as reason:
+        print(f"  {peer.name}, {tokens} tokens: {reason}", file=sys.stderr, flush=True)
+        lines.append(f"{peer.name:22s} skipped: {str(reason).splitlines()[0]}")
+    finally:
+        if done:
+            lines.append(summary(peer.name, tokens, done))
 
 
 if __name__ == "__main__":

@@ -24,11 +24,25 @@ BENCHMARKS = (
 )
 
 
+def _run(name: str) -> int | None:
+    """The exit code of one; None where Ctrl-C cut it short, which it has heard too: it is let say what it found."""
+    with subprocess.Popen([sys.executable, "-m", name]) as process:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            process.wait()
+            return None
+
+
 def main() -> int:
     failed = []
     for name in BENCHMARKS:
         print(f"== {name}", flush=True)
-        if subprocess.run([sys.executable, "-m", name], check=False).returncode:
+        code = _run(name)
+        if code is None:
+            print(f"interrupted in {name}")
+            return 1
+        if code:
             failed.append(name)
     for name in failed:
         print(f"failed: {name}")

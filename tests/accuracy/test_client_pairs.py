@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
+from types import SimpleNamespace
 
 import pytest
 
+from benchmarks import client_pairs
 from benchmarks.client_cost import STREAMS
 from benchmarks.client_harness import BenchError
 from benchmarks.client_pairs import Seats, run_pair, seats
@@ -56,3 +59,31 @@ def test_a_peer_that_cannot_start_is_said_so_and_nothing_else_runs() -> None:
 
     with pytest.raises(NotHere, match="no such client"):
         run_pair(Client("absent", argv, lambda folder: []), rounds=2, tokens=100, number=0)
+
+
+def test_ctrl_c_leaves_the_summary_of_the_pairs_that_are_finished(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two of eight pairs: their median, and that it is of these; the exit code of what SIGINT ended."""
+
+    def pair(ratio: float) -> client_pairs.Pair:
+        runs = [
+            SimpleNamespace(us_per_token=us, server_share=0.5, cost=SimpleNamespace(exit_code=0)) for us in (ratio, 1.0)
+        ]
+        return client_pairs.Pair(*runs)
+
+    coming = iter([pair(1.2), pair(1.4)])
+
+    def run_pair(*_: object, **__: object) -> client_pairs.Pair:
+        found = next(coming, None)
+        if found is None:
+            raise KeyboardInterrupt
+        return found
+
+    monkeypatch.setattr(client_pairs, "run_pair", run_pair)
+    monkeypatch.setattr(sys, "argv", ["client_pairs", "--tokens", "100,400", "--against", "protocol"])
+    with pytest.raises(SystemExit) as ended:
+        client_pairs.main()
+    assert ended.value.code == 130
+    (line,) = (line.split() for line in capsys.readouterr().out.splitlines() if " 100 " in line)
+    assert line[-6:] == ["1.30", "1.20", "1.40", "2", "1.3", "1.0"]
