@@ -46,9 +46,10 @@ def test_goodput_of_a_burst_is_over_its_own_answers(tmp_path, at_ms):
     )
 
 
-def test_both_sides_of_a_what_if_are_over_their_own_answers(tmp_path):
+def test_both_sides_of_a_what_if_are_over_their_own_answers(tmp_path, monkeypatch):
     """A second server halves the time, which doubles the goodput: in the terminal, the data and the page alike."""
     burst(tmp_path, [0] * 8)
+    monkeypatch.setenv("COLUMNS", "160")
     code, out, err = run(tmp_path, "--set", "replicas=2")
     assert code == 0, err
     assert "2.00 -> 4.00" in out
