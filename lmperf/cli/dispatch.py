@@ -28,11 +28,15 @@ _MODULES = {
 }
 
 
+_KEEP = frozenset({"simulate", "capacity", "tune", "demo"})
+"""Commands that leave what they found until they were interrupted. (A live run says so itself.)"""
+
+
 def run_command(args: argparse.Namespace) -> ExitCode:
     """Every command module has ``run(args) -> ExitCode``."""
     from lmperf.cli.stopping import heard_once  # noqa: PLC0415 (the front door is lmperf's own alone)
 
-    with heard_once():
+    with heard_once("stopping; what was found is kept" if args.command in _KEEP else "stopping"):
         return _run(args)
 
 

@@ -12,10 +12,11 @@ from loadgen.signals import STOPPING, put_back
 
 
 @contextmanager
-def heard_once() -> Iterator[None]:
-    """The first signal raises KeyboardInterrupt where the block is, and says on stderr that it was heard. Those after it are
-    not heard, until the process is gone: what is left to do is short, and cut off it would leave things behind or half
-    written. A signal that this process was started deaf to (``nohup``, ``&`` in a script) stays unheard."""
+def heard_once(said: str = "stopping; what was found is kept") -> Iterator[None]:
+    """The first signal raises KeyboardInterrupt where the block is, and says on stderr that it was heard (``said``). Those
+    after it are not heard, until the process is gone: what is left to do is short, and cut off it would leave things
+    behind or half written. A signal that this process was started deaf to (``nohup``, ``&`` in a script) stays
+    unheard."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -25,7 +26,7 @@ def heard_once() -> Iterator[None]:
         put_back(dict.fromkeys(before, signal.SIG_IGN))
         # Not by sys.stderr: the signal may have come in the middle of a write to it.
         with suppress(OSError):
-            os.write(2, b"\nstopping; what was found is kept\n")
+            os.write(2, f"\n{said}\n".encode())
         raise KeyboardInterrupt
 
     before = {number: signal.getsignal(number) for number in STOPPING}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from lmperf.scenario.faults import ScenarioError
@@ -39,3 +41,21 @@ def header_tenants(trace: TraceFile | Trace, plan: Plan | None) -> tuple[Tenant,
 def run_name(path: Path) -> str:
     """What people call the run at ``path``: its folder, or its file."""
     return path.parent.name if path.name == "requests.parquet" and path.parent.name else path.name
+
+
+def run_names(paths: Sequence[Path]) -> list[str]:
+    """Of each of several runs, no two alike: with as many folders before the name as it takes, and a number where one is
+    there twice."""
+    called = {path: run_name(path) for path in paths}
+    above = {
+        path: list((path.parent if path.name == "requests.parquet" else path).absolute().parts[1:-1]) for path in called
+    }
+    while alike := [path for path, name in called.items() if list(called.values()).count(name) > 1 and above[path]]:
+        called |= {path: f"{above[path].pop()}/{called[path]}" for path in alike}
+    names = [called[path] for path in paths]
+    seen: Counter[str] = Counter()
+    for number, name in enumerate(names):
+        seen[name] += 1
+        if seen[name] > 1:
+            names[number] = f"{name} ({seen[name]})"
+    return names

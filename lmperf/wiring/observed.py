@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lmperf.wiring.header import header_plan, run_name
+from lmperf.wiring.header import header_plan, run_name, run_names
 from loadgen.trace.collect import TenantCodes, collected
 from loadgen.trace.errors import TraceError
 from loadgen.trace.parts import TraceFile
@@ -35,12 +35,20 @@ _ALL = (*_GOOD, "cached_prompt_tokens", "chunk_offsets_us", "chunk_tokens", "ten
 def observations(traces: Sequence[TraceFile | Trace], *, most: int = MOST_REQUESTS) -> list[Observations]:
     """Of several traces, together at most about ``most`` requests. Raises CalibrationError."""
     share = max(_LEAST_OF_ONE, most // max(1, len(traces)))
-    return [seen for trace in traces for seen in observations_by_server(trace, most=share)]
+    names = run_names([trace.path for trace in traces])
+    return [
+        seen
+        for trace, name in zip(traces, names, strict=True)
+        for seen in observations_by_server(trace, most=share, called=name)
+    ]
 
 
-def observations_by_server(trace: TraceFile | Trace, *, most: int = MOST_REQUESTS) -> list[Observations]:
+def observations_by_server(
+    trace: TraceFile | Trace, *, most: int = MOST_REQUESTS, called: str | None = None
+) -> list[Observations]:
     """Apart for each server of a run on several: a step is one engine's, and so is what it batches. Which user of a closed
-    loop went where is not known, so their requests count as they came. At most ``most`` of each server.
+    loop went where is not known, so their requests count as they came. At most ``most`` of each server. ``called``: what
+    the run is called, if not as its folder.
 
     Raises CalibrationError when no request has a first token."""
     servers = _Servers()
@@ -57,10 +65,11 @@ def observations_by_server(trace: TraceFile | Trace, *, most: int = MOST_REQUEST
     rows = {name: _middle(mine, found["sent"], most) for name, mine in groups.items()}
     del found
     kept = _Kept(trace, np.concatenate(list(rows.values())))
+    called = called or run_name(trace.path)
     closed = trace.metadata.load_mode == "closed" and None in groups
     return [
         kept.observations(
-            run_name(trace.path) if name is None else f"{run_name(trace.path)} on {name}",
+            called if name is None else f"{called} on {name}",
             chosen,
             closed=closed,
             of=len(groups[name]),

@@ -4,7 +4,6 @@ its own policy by a law that never saw it."""
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -13,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from lmperf.wiring.captured import CapturedRun, any_trace, captured_run
+from lmperf.wiring.header import run_names
 from lmperf.wiring.offline import as_captured, offered_cost
 from loadgen.offline.cell import record_cell
 from loadgen.recorder import Recorder, record_trace
@@ -79,10 +79,15 @@ def _differ(figure: str, before: float, after: float) -> bool:
 
 def rank_policies(paths: Sequence[Path | str], spec: ServerModelSpec, held_out: Sequence[HeldOut]) -> Ranking:
     """Of the captures at ``paths``; ``held_out``: the law of each that never saw it, by the capture's name."""
-    names = Counter(held.capture for held in held_out)
-    laws = {held.capture: held.law for held in held_out if names[held.capture] == 1}
+    held_laws = {held.capture: held.law for held in held_out}
     try:
-        runs = [captured_run(path, recorded=False) for path in paths if any_trace(path).metadata.policy is not None]
+        traces = [any_trace(path) for path in paths]
+        called = dict(zip((trace.path for trace in traces), run_names([trace.path for trace in traces]), strict=True))
+        runs = [
+            captured_run(path, recorded=False)
+            for path, trace in zip(paths, traces, strict=True)
+            if trace.metadata.policy is not None
+        ]
     except TraceError as error:
         return Ranking(not_told=str(error))
     policies = {run.policy.label for run in runs}
@@ -94,7 +99,8 @@ def rank_policies(paths: Sequence[Path | str], spec: ServerModelSpec, held_out: 
         return Ranking(
             not_told="no two policies are of one load (the same tenants and promises, each as busy within 5%)"
         )
-    if not all(run.name in laws for group in groups for run in group):
+    laws = {path: held_laws[name] for path, name in called.items() if name in held_laws}
+    if not all(run.trace.path in laws for group in groups for run in group):
         return Ranking(not_told="a capture of several policies could not be held out")
     if sum(len(run.trace) for group in groups for run in group) > MOST_REQUESTS:
         return Ranking(
@@ -135,12 +141,12 @@ def _label(run: CapturedRun, group: Sequence[CapturedRun]) -> str:
 
 
 def _ranked(
-    group: Sequence[CapturedRun], spec: ServerModelSpec, laws: Mapping[str, StepLaw]
+    group: Sequence[CapturedRun], spec: ServerModelSpec, laws: Mapping[Path, StepLaw]
 ) -> tuple[RankedPolicy, ...]:
     captured: dict[str, list[Figures]] = {}
     simulated: dict[str, list[Figures]] = {}
     for run in group:
-        server = msgspec.structs.replace(spec, law=laws[run.name])
+        server = msgspec.structs.replace(spec, law=laws[run.trace.path])
         label = _label(run, group)
         captured.setdefault(label, []).append(_figures(record_trace(run.trace, run.tenants)))
         simulated.setdefault(label, []).append(_figures(record_cell(as_captured(run, server, run.policy))))

@@ -68,7 +68,7 @@ class _Replay:
         self._waiting_users = iter(range(begin, len(seen)))
         while True:
             end_ns = None if self._plan is None else self._plan.end_ns(self._steps)
-            if events and (end_ns is None or events[0][0] < end_ns):
+            if events and (end_ns is None or events[0][0] <= end_ns):
                 self._event(*heapq.heappop(events))
             elif end_ns is not None:
                 self._end(end_ns)

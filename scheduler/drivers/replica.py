@@ -78,7 +78,8 @@ class Replica:
         self._end_number += 1
         # A model's step may have no length, and end in the ns before now.
         end_ns, now_ns = plan.end_ns(steps), self._env.now_ns
-        self._env.call_at(max(now_ns, end_ns), self._on_end, self._end_number)
+        # What comes in at the very instant at which a step ends joins the next one, whether the step is one of a run or not.
+        self._env.call_last_at(max(now_ns, end_ns), self._on_end, self._end_number)
 
     def _on_end(self, number: int) -> None:
         if number != self._end_number:

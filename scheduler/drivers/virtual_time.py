@@ -15,6 +15,9 @@ from simpy.events import NORMAL
 
 A = TypeVar("A")
 
+_LAST = NORMAL + 1
+"""The priority of what happens after all else of its instant; simpy has urgent (0) and normal (1)."""
+
 _CALL = 5
 """simpy's entries are (time, priority, number, event), those of calls (time, priority, number, function, argument)."""
 
@@ -29,6 +32,11 @@ class VirtualTime(simpy.Environment):
     def call_at(self, at_ns: int, function: Callable[[A], object], argument: A) -> None:
         """``function(argument)`` at ``at_ns``, which must not lie in the past."""
         entry: Any = (at_ns, NORMAL, next(self._eid), function, argument)
+        heappush(self._queue, entry)
+
+    def call_last_at(self, at_ns: int, function: Callable[[A], object], argument: A) -> None:
+        """The same, after all else that is known to happen at that instant."""
+        entry: Any = (at_ns, _LAST, next(self._eid), function, argument)
         heappush(self._queue, entry)
 
     def step(self) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import gc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -96,6 +97,25 @@ def test_a_replay_gives_the_simulators_times_to_the_nanosecond(law, limits, seed
     assert (found.sent_ns.tolist(), found.first_ns.tolist(), found.last_ns.tolist(), gaps) == simulated(
         load, law, limits
     )
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    a_us=st.sampled_from([500.0, 1000.0]),
+    b_us=st.sampled_from([0.0, 500.0]),
+    offset_us=st.sampled_from([0.0, 500.0, 3000.0, 7000.0]),
+    limits=limits_,
+    seed=st.integers(0, 10_000),
+    users=st.sampled_from([None, 5]),
+)
+def test_what_comes_in_as_a_step_ends_joins_the_next(a_us, b_us, offset_us, limits, seed, users):
+    """On a grid of half milliseconds arrivals and ends of steps meet all the time; a replay and the simulator decide alike."""
+    law = StepLaw(a_us=a_us, b_us=b_us, offset_us=offset_us)
+    load = workload(seed, 30, rate=None if users else 40.0, users=users, prompt=60, output=20)
+    load = replace(load, sent_ns=load.sent_ns // 500_000 * 500_000)
+    times = replay(load, law, limits).times
+    sent, first, last, _ = simulated(load, law, limits)
+    assert (times.sent_ns.tolist(), times.first_ns.tolist(), times.last_ns.tolist()) == (sent, first, last)
 
 
 def test_a_half_of_a_replay_has_the_gaps_of_its_requests():

@@ -256,6 +256,8 @@ def test_a_stopped_calibration_writes_nothing(after, how, tmp_path):
         process.wait()
     assert left == []
     assert process.returncode == 105, err
+    assert "stopping" in err
+    assert "kept" not in err
     assert "Traceback" not in err
     assert "lmperf calibrate: interrupted" in err
     assert "written" not in out

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 
 from lmperf.scenario.load import scenario_from_text
 from lmperf.scenario.model import At
 from lmperf.scenario.resolve import resolve
-from lmperf.wiring.captured import captured_run
+from lmperf.wiring.captured import any_trace, captured_run
+from lmperf.wiring.header import run_names
+from lmperf.wiring.observed import observations
 from lmperf.wiring.ranked import ATTAINED, TTFT_P99, RankedPolicy, Ranking, rank_policies
 from lmperf.wiring.sources import recipe_of, source_of
 from loadgen.offline.run import simulate
@@ -120,6 +123,21 @@ def test_what_cannot_be_ranked_says_why(tmp_path):
     assert "could not be held out" in rank_policies([fifo, wfq], SERVER, held_out(fifo)).not_told
     assert "no capture says its policy" in rank_policies([], SERVER, []).not_told
     assert Ranking(not_told="why").as_data() == {"not_told": "why"}
+
+
+def test_runs_of_one_name_are_told_apart(tmp_path):
+    """As many folders before the name as it takes, in the fit and in the ranking; one that is given twice has a number."""
+    for day in ("monday", "tuesday"):
+        (tmp_path / day).mkdir()
+    fifo, wfq = run_of(tmp_path / "monday/run", "fifo"), run_of(tmp_path / "tuesday/run", "wfq")
+    names = [seen.name for seen in observations([any_trace(fifo), any_trace(wfq)])]
+    assert names == ["monday/run", "tuesday/run"]
+    laws = [HeldOut(name, SERVER.law, {}) for name in names]
+    assert [row.policy for row in rank_policies([fifo, wfq], SERVER, laws).loads[0]] == ["fifo", "wfq"]
+    paths = [Path("/a/x/requests.parquet"), Path("/a/y/requests.parquet"), Path("/b/x/requests.parquet")]
+    assert run_names(paths) == ["a/x", "y", "b/x"]
+    assert run_names([Path("/a/t.parquet"), Path("/b/t.parquet")]) == ["a/t.parquet", "b/t.parquet"]
+    assert run_names(paths[:1] * 2) == ["x", "x (2)"]
 
 
 def row(policy, captured, simulated):
