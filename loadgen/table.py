@@ -27,16 +27,22 @@ def title_of(summary: Summary) -> str:
     return f"{simulated}{summary.load_mode} loop, measured {start:.1f} s to {end:.1f} s, {queue}"
 
 
-def tenant_table(summary: Summary) -> RenderableType:
-    """One row a tenant and one for all, latencies in ms; below it what makes the run invalid or doubtful."""
-    table = Table(
-        title=title_of(summary),
+def ruled(title: str | None = None, caption: str | None = None) -> Table:
+    """An empty table as every command prints them: a rule under the head, no frame."""
+    return Table(
+        title=title,
+        caption=caption,
         box=box.SIMPLE_HEAD,
-        collapse_padding=True,
         pad_edge=False,
+        collapse_padding=True,
         title_justify="left",
         caption_justify="left",
     )
+
+
+def tenant_table(summary: Summary) -> RenderableType:
+    """One row a tenant and one for all, latencies in ms; below it what makes the run invalid or doubtful."""
+    table = ruled(title_of(summary))
     table.caption = "ms from the intended arrival, TPOT per token; percentiles count what never finished"
     cached = summary.total.hit_share is not None
     if cached:

@@ -87,6 +87,8 @@ def taker(
     lines = _SIZE_LINES_UPPER if upper else _SIZE_LINES
     heads: dict[int, bytes] = {}  # what stands before the text, by the length of a chunk
     proven = _proven(template.between)
+    counts = template.between is not None
+    told = 1 if counts else None
 
     def head_of(length: int) -> bytes:
         line = lines.get(length) or _size_line(length, upper=upper)
@@ -95,7 +97,7 @@ def taker(
 
     def proves(piece: bytes) -> bool:
         text, number = piece, _ONE_DIGIT
-        if template.between is not None:
+        if counts:
             text, _, number = piece.partition(between)
         plain = bool(
             text
@@ -126,8 +128,6 @@ def taker(
                 return
         otherwise(data, arrived_ns)
 
-    counts = template.between is not None
-    told = 1 if counts else None
     return take
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from loadgen.offline.verdicts import Figure, PolicyVerdict, TenantVerdict
+from loadgen.offline.verdicts import PolicyVerdict, TenantVerdict
 from loadgen.report.alternatives import bests_of, policies_of, tenants_of
 from loadgen.report.comparison import (
     Comparison,
@@ -19,8 +18,10 @@ from loadgen.report.comparison import (
     worst_tenant,
 )
 from loadgen.report.text import target
+from loadgen.table import ruled
 from tenants.measures.shares import percent_within
 
+_TO_MS = 1e-6
 _WORDS = {"kept": "kept", "broken": "broken", "undecided": "?", "no_slo": "-"}
 
 
@@ -35,22 +36,10 @@ def print_alternatives(
     console.print(answer, soft_wrap=True)
 
 
-def _table(title: str, caption: str | None) -> Table:
-    return Table(
-        title=title,
-        caption=caption,
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        collapse_padding=True,
-        title_justify="left",
-        caption_justify="left",
-    )
-
-
 def _overview(comparisons: Sequence[Comparison], against: str) -> Table:
     policies = policies_of(comparisons)
     promised = any(promised_in(each) for each in comparisons)
-    table = _table(
+    table = ruled(
         "alternatives side by side, of the tenants in contract",
         (
             "targets: whether all in contract are at theirs; worst %: attainment of the least attained; "
@@ -73,7 +62,7 @@ def _overview(comparisons: Sequence[Comparison], against: str) -> Table:
                 each.name if number == 0 else "",
                 f"{verdict.label} *" if verdict.label in best else verdict.label,
                 *((_kept(verdict, each, there), _worst(verdict, each)) if promised else ()),
-                _ms(tail_of(verdict, each)),
+                tail_of(verdict, each).mean(_TO_MS, 0),
                 verdict.decay_in_contract.format(2),
                 "-" if verdict.throughput.value is None else f"{verdict.throughput.value:,.0f}",
             )
@@ -115,7 +104,7 @@ def _by_tenant(comparisons: Sequence[Comparison], width: int) -> Iterator[Table]
     at_once = max((width - names - alternatives - 4) // (cell + 2), 1)
     for first in range(0, len(policies), at_once):
         grown = first + at_once >= len(policies) and any(each.noisy for each in comparisons)
-        table = _table(f"every tenant: {' / '.join(figures)}", _GROWN if grown else None)
+        table = ruled(f"every tenant: {' / '.join(figures)}", _GROWN if grown else None)
         table.add_column("tenant", overflow="fold")
         table.add_column("alternative", overflow="fold", max_width=_ALTERNATIVE_WIDTH)
         for label in policies[first : first + at_once]:
@@ -148,10 +137,4 @@ def _add_tenants(
 def _figures(found: TenantVerdict, *, judged: bool, cached: bool) -> str:
     attained = [percent_within(found.attainment.value, None)] if judged else []
     hits = ["-" if found.hit_share.value is None else f"{100 * found.hit_share.value:.1f}"] if cached else []
-    return " / ".join([*attained, _ms(found.ttft_p99), *hits])
-
-
-def _ms(found: Figure) -> str:
-    if found.value is None:
-        return "-"
-    return f"{'> ' if found.bound else ''}{found.value / 1e6:,.0f}"
+    return " / ".join([*attained, found.ttft_p99.mean(_TO_MS, 0), *hits])

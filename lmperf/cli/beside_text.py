@@ -4,25 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from lmperf.wiring.beside import Beside
-from loadgen.offline.verdicts import Figure, TenantVerdict
+from loadgen.offline.verdicts import TenantVerdict
+from loadgen.table import ruled
 from tenants.measures.shares import percent_within
 
+_TO_MS = 1e-6
 _LATENCIES = ("ttft_p50", "ttft_p99", "e2e_p50", "e2e_p99")
 
 
 def print_beside(console: Console, found: Sequence[Beside]) -> None:
     for each in found:
-        table = Table(
+        table = ruled(
             title=f"{each.run} beside {each.simulation}, under {each.policy}: errors are simulated / live - 1",
-            box=box.SIMPLE_HEAD,
-            pad_edge=False,
-            collapse_padding=True,
-            title_justify="left",
         )
         table.add_column("tenant", overflow="fold")
         table.add_column("figure", no_wrap=True)
@@ -44,7 +40,7 @@ def _cells(live: TenantVerdict, simulated: TenantVerdict) -> Iterator[tuple[str,
         error = "-"
         if measured.value and predicted.value is not None and not measured.bound and not predicted.bound:
             error = f"{predicted.value / measured.value - 1:+.1%}"
-        yield f"{metric} {percentile} ms", _ms(measured), _ms(predicted), error
+        yield f"{metric} {percentile} ms", measured.mean(_TO_MS, 1), predicted.mean(_TO_MS, 1), error
     shares = live.attainment.value, simulated.attainment.value
     if shares[0] is not None and shares[1] is not None:
         yield (
@@ -52,9 +48,3 @@ def _cells(live: TenantVerdict, simulated: TenantVerdict) -> Iterator[tuple[str,
             *(percent_within(share, None) for share in shares),
             f"{100 * (shares[1] - shares[0]):+.1f} points",
         )
-
-
-def _ms(found: Figure) -> str:
-    if found.value is None:
-        return "-"
-    return f"{'> ' if found.bound else ''}{found.value / 1e6:,.1f}"

@@ -16,6 +16,7 @@ from lmperf.scenario.faults import ScenarioError
 from lmperf.wiring.captured import any_trace, limits_of_headers
 from lmperf.wiring.observed import observations
 from lmperf.wiring.ranked import rank_policies
+from loadgen.whole_file import write_whole
 from scheduler.calibration.calibrate import calibrate
 from scheduler.calibration.doubts import beyond_use
 from scheduler.calibration.step_law import CalibrationError
@@ -62,10 +63,8 @@ def run(args: argparse.Namespace) -> ExitCode:
     path = Path(args.output)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f"{path.name}.partial")
         fit = {**found.spec.fit, "policy_ranking": ranking.as_data()}
-        partial.write_bytes(encode_server_model(msgspec.structs.replace(found.spec, fit=fit)))
-        partial.replace(path)
+        write_whole(path, encode_server_model(msgspec.structs.replace(found.spec, fit=fit)))
     except OSError as error:
         raise ScenarioError.single(
             "<flags>", f"{path} cannot be written ({error.strerror})", "name another -o"

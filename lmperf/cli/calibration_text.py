@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rich import box
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
@@ -12,6 +11,7 @@ from rich.table import Table
 from lmperf.wiring.ranked import ATTAINED as RANKED_ATTAINED
 from lmperf.wiring.ranked import TTFT_P99 as RANKED_TTFT
 from lmperf.wiring.ranked import Ranking
+from loadgen.table import ruled
 from scheduler.calibration.by_tenant import ATTAINED
 from scheduler.calibration.calibrate import Calibration, HeldOut
 from scheduler.calibration.figures import mean_errors
@@ -44,7 +44,7 @@ def _print_law(console: Console, found: Calibration) -> None:
     console.print(
         f"step = a + b * prefilled tokens + c * decoding sequences + d * resident KV tokens{attended}", soft_wrap=True
     )
-    table = _table()
+    table = ruled()
     intervals = found.intervals()
     table.add_column("parameter", no_wrap=True)
     table.add_column("value", justify="right", no_wrap=True)
@@ -116,7 +116,7 @@ def _print_figures(
 def _errors_table(
     rows: Sequence[tuple[str, Mapping[str, float]]], means: Mapping[str, float], shown: Sequence[str]
 ) -> Table:
-    table = _table()
+    table = ruled()
     table.add_column("capture", overflow="fold")
     for name in shown:
         title = "tokens/s" if name == "throughput" else FIGURES[name]
@@ -172,7 +172,7 @@ def _print_worst_tenants(
 
 
 def _tenants_table(shown: Sequence[str]) -> Table:
-    table = _table()
+    table = ruled()
     table.add_column("tenant", overflow="fold")
     for name in shown:
         table.add_column("attained" if name == ATTAINED else FIGURES[name], justify="right", no_wrap=True)
@@ -184,7 +184,7 @@ def print_ranking(console: Console, ranking: Ranking) -> None:
     if ranking.not_told:
         console.print(f"ranking of policies: not told, {ranking.not_told}", soft_wrap=True)
         return
-    table = _table()
+    table = ruled()
     for title in ("policy", "worst attained %", "simulated", "TTFT P99 ms", "simulated"):
         table.add_column(title, justify="left" if title == "policy" else "right", overflow="fold")
     for load in ranking.loads:
@@ -216,7 +216,3 @@ def _cell(name: str, errors: Mapping[str, float]) -> str:
 
 def _signed(error: float | None) -> str:
     return "-" if error is None else f"{error:+.1%}"
-
-
-def _table() -> Table:
-    return Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)

@@ -30,6 +30,7 @@ from lmperf.wiring.confirm import Confirmation
 from lmperf.wiring.offline import policy_choices
 from lmperf.wiring.variants import pinned, under_policy
 from loadgen.offline.workers import Workers
+from loadgen.whole_file import write_whole
 from scheduler.routing import Routing
 
 FILE = "capacity.json"
@@ -133,9 +134,7 @@ def _say(console: Console, answer: CapacityAnswer) -> None:
 def _write(directory: Path, answer: CapacityAnswer, live: Confirmation) -> None:
     """Whole or not at all: a reader never sees half a file."""
     data = answer_data(answer) | live_data(live) | {"interrupted": answer.interrupted or live.interrupted}
-    partial = directory / f"{FILE}.partial"
-    partial.write_bytes(msgspec.json.format(msgspec.json.encode(data), indent=2))
-    partial.replace(directory / FILE)
+    write_whole(directory / FILE, msgspec.json.format(msgspec.json.encode(data), indent=2))
 
 
 def _exit_code(answer: CapacityAnswer, live: Confirmation) -> ExitCode:

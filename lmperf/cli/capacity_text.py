@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from lmperf.wiring.capacity import CapacityAnswer, PolicyCapacity
 from lmperf.wiring.capacity_study import Study
 from loadgen.offline.search import Attained, Point
+from loadgen.table import ruled
 from tenants.measures.shares import percent_within, promised
 
 SCHEMA = "lmperf.capacity/1.0"
@@ -27,7 +27,7 @@ def print_points(console: Console, study: Study, found: PolicyCapacity) -> None:
 
 
 def _points_table(title: str, first: str, study: Study, points: tuple[Point, ...]) -> Table:
-    table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True, title_justify="left")
+    table = ruled(title)
     table.add_column(first, justify="right", no_wrap=True)
     table.add_column("requests/s", justify="right", no_wrap=True)
     table.add_column("cost units/s", justify="right", no_wrap=True)

@@ -7,7 +7,6 @@ import argparse
 import math
 import sys
 
-from rich import box
 from rich.table import Table
 from rich.text import Text
 
@@ -18,7 +17,7 @@ from lmperf.scenario.faults import Fault, Place, ScenarioError
 from lmperf.wiring.compared import Pair, compared, pair_of
 from lmperf.wiring.compared_simulations import is_simulation, simulations
 from lmperf.wiring.regression import Difference, differences, incomparable
-from loadgen.table import title_of
+from loadgen.table import ruled, title_of
 
 
 def run(args: argparse.Namespace) -> ExitCode:
@@ -74,7 +73,7 @@ def _compare(pair: Pair, tolerance: float) -> bool:
 
 
 def _table(found: list[Difference], tolerance: float) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table = ruled()
     table.add_column("tenant", overflow="fold")
     table.add_column("figure", no_wrap=True)
     for name in ("first", "this", "difference"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from lmperf.scenario.secrets import redact_argv
@@ -100,17 +101,7 @@ def shown_alternatives(answer: TraceAnswer) -> list[Comparison]:
 def alternative_of(found: OneComparison, targets: Mapping[str, float], name: str | None = None) -> Comparison:
     """One of several, as a report shows it; ``name``: if not its own."""
     own = found.alternative if name is None else name
-    return Comparison(
-        verdicts=found.policies,
-        targets=targets,
-        noisy=found.noisy,
-        in_contract=found.in_contract,
-        removed=found.removed,
-        difference=True,
-        baseline="the trace as captured",
-        raised=own,
-        name=own,
-    )
+    return replace(_comparison(found, targets, own), name=own)
 
 
 def _shown(
@@ -120,17 +111,21 @@ def _shown(
     difference: str | None = None,
     notes: Sequence[str] = (),
 ) -> Comparison:
+    what_if = None if difference is None else f"what if ({difference})"
+    return replace(_comparison(OneComparison.of(found), targets, what_if), notes=notes, fidelity=fidelity)
+
+
+def _comparison(found: OneComparison, targets: Mapping[str, float], difference: str | None) -> Comparison:
+    """``difference``: what the trace has, in words; None where a raised load stands against a baseline."""
     return Comparison(
-        verdicts=found.verdicts,
+        verdicts=found.policies,
         targets=targets,
         noisy=found.noisy,
         in_contract=found.in_contract,
         removed=found.removed,
         difference=difference is not None,
-        notes=notes,
-        fidelity=fidelity,
         baseline="the baseline load" if difference is None else "the trace as captured",
-        raised="the raised load" if difference is None else f"what if ({difference})",
+        raised="the raised load" if difference is None else difference,
     )
 
 

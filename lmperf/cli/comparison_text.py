@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from loadgen.offline.fidelity import FidelityRow
 from loadgen.offline.verdicts import Figure, PolicyVerdict, state_hits
 from loadgen.recorder import Recorder
 from loadgen.recording.window import rated_s
-from loadgen.table import HIT_SHARE, hit_share_text
+from loadgen.table import HIT_SHARE, hit_share_text, ruled
 from tenants.measures.attainment import attainment, goodput
 from tenants.measures.percentile import PercentileValue
 from tenants.measures.prefix_cache import cache_hits
@@ -22,7 +20,7 @@ from tenants.slo import Metric
 
 def print_reproduction(console: Console, rows: Sequence[FidelityRow], arrivals: str) -> None:
     """How well the captured run is reproduced, before any comparison."""
-    table = _table(f"the captured run, reproduced (arrivals: {arrivals}); errors are simulated / captured - 1")
+    table = ruled(f"the captured run, reproduced (arrivals: {arrivals}); errors are simulated / captured - 1")
     for column in ("tenant", "figure", "captured", "simulated", "error"):
         table.add_column(column, justify="left" if column in ("tenant", "figure") else "right", no_wrap=True)
     for row in rows:
@@ -38,7 +36,7 @@ def print_reproduction(console: Console, rows: Sequence[FidelityRow], arrivals: 
 
 def print_as_captured(console: Console, runs: Mapping[str, Recorder]) -> None:
     """Every policy on the captured arrivals, per tenant."""
-    table = _table("the captured arrivals under each policy (simulated)")
+    table = ruled("the captured arrivals under each policy (simulated)")
     cached = any(cache_hits(recorder.columns()).requests for recorder in runs.values())
     hits = ("hit share",) if cached else ()
     if cached:
@@ -81,7 +79,7 @@ def print_verdicts(
     grown = ", ".join(noisy) or nobody
     known = any(verdict.throughput.interval is not None for verdict in verdicts)
     over_seeds = " [95% interval over seeds]" if known else ""
-    table = _table(f"P99 decay and interference: {loads}; {grown} grows.{over_seeds}")
+    table = ruled(f"P99 decay and interference: {loads}; {grown} grows.{over_seeds}")
     for column in ("policy", "decay all", "decay in contract", "rho", "worst in contract", "throughput", "Jain"):
         table.add_column(column, justify="left" if column == "policy" else "right", overflow="fold")
     for verdict in verdicts:
@@ -107,7 +105,7 @@ def print_verdicts(
 
 
 def _print_tenants(console: Console, verdicts: Sequence[PolicyVerdict]) -> None:
-    table = _table("per tenant, baseline -> raised load")
+    table = ruled("per tenant, baseline -> raised load")
     cached = state_hits(verdicts)
     hits = ("hit share %",) if cached else ()
     if cached:
@@ -136,25 +134,9 @@ def _share(found: Figure) -> str:
 
 
 def _pair(before: Figure, after: Figure, scale: float, digits: int) -> str:
-    def text(figure: Figure) -> str:
-        if figure.value is None:
-            return "-"
-        return f"{'> ' if figure.bound else ''}{figure.value * scale:,.{digits}f}"
-
-    return f"{text(before)} -> {text(after)}"
+    return f"{before.mean(scale, digits)} -> {after.mean(scale, digits)}"
 
 
 def _ms(value: PercentileValue) -> str:
     bound = value.at_least_ns
     return "-" if bound is None else f"{'> ' if value.never else ''}{bound / 1e6:,.0f}"
-
-
-def _table(title: str) -> Table:
-    return Table(
-        title=title,
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        collapse_padding=True,
-        title_justify="left",
-        caption_justify="left",
-    )

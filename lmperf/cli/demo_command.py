@@ -6,7 +6,6 @@ import argparse
 from collections.abc import Mapping
 from pathlib import Path
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -27,6 +26,7 @@ from loadgen.recorder import Recorder
 from loadgen.report.comparison import Comparison, FidelityTable
 from loadgen.report.render import write_comparison
 from loadgen.summary.build import summarise
+from loadgen.table import ruled
 from scheduler.server_model.spec import encode_server_model
 from tenants.measures.attainment import attainment
 from tenants.measures.percentile import PercentileValue
@@ -107,12 +107,8 @@ def _conclude(console: Console, live: Mapping[str, RunResult], answer: TraceAnsw
 
 
 def _table(live: Mapping[str, RunResult], simulated: Mapping[str, Recorder]) -> Table:
-    table = Table(
+    table = ruled(
         title="One noisy neighbour, every policy: live beside simulated",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        collapse_padding=True,
-        title_justify="left",
     )
     for column in ("policy", "tenant"):
         table.add_column(column, no_wrap=True)

@@ -6,9 +6,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from lmperf.cli.output import percentiles_of
 from lmperf.cli.run_command import run_once
@@ -20,6 +18,7 @@ from lmperf.scenario.plan import Plan
 from lmperf.wiring.confirm import Confirmation, LiveCheck, confirm
 from lmperf.wiring.live import LiveOptions
 from lmperf.wiring.results import RunResult
+from loadgen.table import ruled
 from tenants.measures.shares import percent_within, promised
 
 AROUND = (0.9, 1.0, 1.1)
@@ -67,12 +66,8 @@ def confirm_live(
 
 def print_checks(console: Console, live: Confirmation, *, what: str, capacity: float | None = None) -> None:
     """A row a tenant and load, and a sentence on the agreement. ``capacity``: the load that is to be confirmed as one."""
-    table = Table(
+    table = ruled(
         title=f"live beside simulated, the same arrivals: {what}",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        collapse_padding=True,
-        title_justify="left",
     )
     for column in ("load", "tenant", "target %", "live % [95%]", "simulated %", ""):
         table.add_column(column, justify="left" if column in ("tenant", "") else "right", no_wrap=True)

@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 
 import msgspec
-from rich import box
 from rich.table import Table
 
 from lmperf.cli.output import output_folder, results_folder
@@ -15,6 +14,7 @@ from lmperf.console import Progress, results_console
 from lmperf.exit_codes import ExitCode
 from lmperf.wiring.suite import SuiteResult, run_suite, study_choices
 from loadgen.offline.experiment import OnProgress
+from loadgen.table import ruled
 from tenants.measures.shares import cut
 
 DEFAULT_SEEDS = 5
@@ -80,13 +80,8 @@ def _short(scenario: str) -> str:
 
 
 def _table(result: SuiteResult, seeds: int) -> Table:
-    table = Table(
+    table = ruled(
         title=f"{result.name}: attainment of the worst tenant in contract under the raised load, mean of {seeds} seeds",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        collapse_padding=True,
-        title_justify="left",
-        caption_justify="left",
         caption="the 95% intervals over seeds are in suite.json",
     )
     table.add_column("policy", no_wrap=True)
@@ -108,12 +103,8 @@ def _share(value: float | None) -> str:
 
 
 def _other_figures(result: SuiteResult) -> Table:
-    table = Table(
+    table = ruled(
         title="means over the scenarios",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        collapse_padding=True,
-        title_justify="left",
     )
     for column in ("policy", "worst attainment", "mean attainment", "decay in contract", "rho", "throughput"):
         table.add_column(column, justify="left" if column == "policy" else "right", no_wrap=True)

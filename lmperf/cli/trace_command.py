@@ -7,7 +7,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -15,6 +14,7 @@ from lmperf.cli.plan_text import slots_text
 from lmperf.console import results_console
 from lmperf.exit_codes import ExitCode
 from lmperf.scenario.faults import ScenarioError
+from loadgen.table import ruled
 from loadgen.trace.convert import convert
 from loadgen.trace.errors import TraceError
 from loadgen.trace.parts import TraceFile
@@ -129,7 +129,7 @@ def _say_header(console: Console, trace: TraceFile) -> None:
 
 
 def _tenants(tenants: list[dict[str, Any]]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table = ruled()
     table.add_column("tenant", overflow="fold")
     for name in ("requests", "prompt mean", "P50", "P99", "max", "output mean", "P50", "P99", "max"):
         table.add_column(name, justify="right", no_wrap=True)

@@ -6,9 +6,7 @@ import argparse
 from pathlib import Path
 
 import msgspec
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from lmperf.cli.counting import counted
 from lmperf.cli.live_checks import codes_of, confirm_live, live_data, print_checks, refuse_missing_secrets
@@ -23,6 +21,8 @@ from lmperf.wiring.tune import TuneAnswer, Tuner, tune
 from lmperf.wiring.tune_ranking import Trial, efficient
 from loadgen.offline.verdicts import Figure
 from loadgen.offline.workers import Workers
+from loadgen.table import ruled
+from loadgen.whole_file import write_whole
 from tenants.measures.shares import promised
 
 FILE = "tune.json"
@@ -67,13 +67,8 @@ def _exit_code(answer: TuneAnswer, live: Confirmation) -> ExitCode:
 
 def _say(console: Console, answer: TuneAnswer) -> None:
     best, front = answer.best, efficient(answer.trials)
-    table = Table(
+    table = ruled(
         title=f"{answer.raised.name}: what each setting keeps under the raised load [95% interval over {answer.seeds} seeds]",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        collapse_padding=True,
-        title_justify="left",
-        caption_justify="left",
         caption="> recommended, * on the trade-off: no other setting is better in attainment, decay and throughput alike.\n"
         "D: sequences (auto: moved within these bounds while it runs), X: prefill tokens outstanding; missed: tenants in "
         "contract below target; throughput: against row 1",
@@ -139,9 +134,7 @@ def _write(directory: Path, answer: TuneAnswer, live: Confirmation) -> None:
         "trials": [_trial(trial, efficient=trial in front) for trial in answer.trials],
         **live_data(live),
     }
-    partial = directory / f"{FILE}.partial"
-    partial.write_bytes(msgspec.json.format(msgspec.json.encode(data), indent=2))
-    partial.replace(directory / FILE)
+    write_whole(directory / FILE, msgspec.json.format(msgspec.json.encode(data), indent=2))
 
 
 def _trial(trial: Trial, *, efficient: bool) -> dict[str, object]:

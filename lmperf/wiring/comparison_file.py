@@ -13,6 +13,7 @@ from lmperf.wiring.offline import Comparison
 from loadgen.offline.verdicts import PolicyVerdict, TenantVerdict
 from loadgen.trace.errors import TraceError
 from loadgen.trace.schema import check_version
+from loadgen.whole_file import write_whole
 
 COMPARISON_JSON = "comparison.json"
 FAMILY = "lmperf.comparison"
@@ -96,11 +97,8 @@ def trace_source(captured: CapturedRun) -> SimulatedSource:
 
 def write_comparison_file(directory: Path, found: ComparisonFile) -> None:
     """Whole or not at all."""
-    file = directory / COMPARISON_JSON
-    partial = file.with_name(f"{file.name}.partial")
-    data = msgspec.to_builtins(found)
-    partial.write_bytes(msgspec.json.format(msgspec.json.encode({"schema": found.schema, **data}), indent=2))
-    partial.replace(file)
+    data = msgspec.json.encode({"schema": found.schema, **msgspec.to_builtins(found)})
+    write_whole(directory / COMPARISON_JSON, msgspec.json.format(data, indent=2))
 
 
 def read_comparison_file(folder: Path) -> ComparisonFile:

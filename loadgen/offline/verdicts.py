@@ -32,6 +32,10 @@ class Figure:
             return text
         return f"{text} [{self.interval.low:.{digits}f}, {self.interval.high:.{digits}f}]"
 
+    def mean(self, scale: float, digits: int) -> str:
+        """The value alone, times ``scale`` (of ns, 1e-6 gives ms): ``12,345``, ``> 12,345`` where it is a bound."""
+        return "-" if self.value is None else f"{'> ' if self.bound else ''}{self.value * scale:,.{digits}f}"
+
     def percent(self, digits: int = 1) -> str:
         """Of an attainment, in percent: ``99.1 [98.7, 99.4]``, as :mod:`tenants.measures.shares` writes it."""
         return percent_within(self.value, self.interval, digits)

@@ -24,6 +24,7 @@ from loadgen.report.thin import MAX_POINTS, drawn_of
 from loadgen.summary.schema import Summary
 from loadgen.summary.target import target_failed
 from loadgen.table import title_of
+from loadgen.whole_file import write_whole
 
 REPORT_HTML = "report.html"
 COMPARISON_HTML = "comparison.html"
@@ -140,9 +141,7 @@ def write_comparison(path: Path, comparison: Comparison, **options: Any) -> Path
 
 def write_page(path: Path, html: str) -> Path:
     """A page, whole or not at all."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(html, encoding="utf-8")
-    return partial.replace(path)
+    return write_whole(path, html.encode())
 
 
 def _charted(summary: Summary, looks: Mapping[str, Look]) -> dict[str, Look]:

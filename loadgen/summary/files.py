@@ -11,6 +11,7 @@ import msgspec
 from loadgen.summary.schema import SUMMARY_FAMILY, SUMMARY_MAJOR, Percentile, Summary
 from loadgen.trace.errors import TraceError
 from loadgen.trace.schema import check_version
+from loadgen.whole_file import write_whole
 
 SUMMARY_JSON = "summary.json"
 SUMMARY_CSV = "summary.csv"
@@ -23,8 +24,8 @@ class SummaryError(Exception):
 def write_summary(summary: Summary, directory: Path) -> tuple[Path, Path]:
     """Write both files into ``directory``; each appears whole or not at all."""
     json_path, csv_path = directory / SUMMARY_JSON, directory / SUMMARY_CSV
-    _write(json_path, msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n")
-    _write(csv_path, _csv(summary).encode())
+    write_whole(json_path, msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n")
+    write_whole(csv_path, _csv(summary).encode())
     return json_path, csv_path
 
 
@@ -51,12 +52,6 @@ def read_summary(path: Path | str) -> Summary:
 
 class _Head(msgspec.Struct):
     schema: str
-
-
-def _write(path: Path, data: bytes) -> None:
-    partial = path.with_name(path.name + ".partial")
-    partial.write_bytes(data)
-    partial.replace(path)
 
 
 def _csv(summary: Summary) -> str:

@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -66,6 +66,25 @@ def gone(session: int, within_s: float = 20.0) -> list[int]:
     return alive(session)
 
 
+@contextmanager
+def at_last_killed(process):
+    """Whatever happens in the block, nothing of the process and its session stays."""
+    try:
+        yield
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def send(process, numbers, *, group):
+    """These signals, 0.1 s apart, to the process or to all of its group."""
+    for number in numbers:
+        with suppress(ProcessLookupError):
+            (os.killpg if group else os.kill)(process.pid, number)
+        time.sleep(0.1)
+
+
 class Stopped:
     """A command over two processes, with signals sent to it once it simulates (``first``: and once that file is there)."""
 
@@ -73,18 +92,11 @@ class Stopped:
         (folder / "slow.yaml").write_text(SLOW, encoding="utf-8")
         process = start(*args, "--processes", 2, "--output-dir", "out", cwd=folder, start_new_session=True)
         self.folder = folder / "out"
-        try:
+        with at_last_killed(process):
             until(lambda: is_simulating(process.pid) and (first is None or (self.folder / first).is_file()), process)
-            for number in numbers:
-                with suppress(ProcessLookupError):
-                    (os.killpg if group else os.kill)(process.pid, number)
-                time.sleep(0.1)
+            send(process, numbers, group=group)
             self.out, self.err = process.communicate(timeout=DEADLINE_S)
             self.left = gone(process.pid)
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
         self.code = process.returncode
 
     def json(self, name):
@@ -188,7 +200,7 @@ def test_a_live_confirmation_that_is_cut_says_after_how_many_loads(impatient, tm
     (tmp_path / "fast.yaml").write_text(SLOW.replace("duration_s: 600", "duration_s: 20"), encoding="utf-8")
     args = ("--seeds", 2, "--tolerance", 0.2, "--processes", 1, "--live", "--live-duration", 4, "--output-dir", "out")
     process = start("capacity", "fast.yaml", *args, cwd=tmp_path, start_new_session=True)
-    try:
+    with at_last_killed(process):
         # The folder of a run is made when it begins.
         until(lambda: len(list((tmp_path / "out").glob("live-*"))) == 2, process)
         os.killpg(process.pid, signal.SIGINT)
@@ -198,10 +210,6 @@ def test_a_live_confirmation_that_is_cut_says_after_how_many_loads(impatient, tm
                 os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=DEADLINE_S)
         left = gone(process.pid)
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
     assert left == []
     assert process.returncode == 105, err
     assert "Traceback" not in err
@@ -239,21 +247,14 @@ def test_a_stopped_calibration_writes_nothing(after, how, tmp_path):
     long_capture(tmp_path / "capture.jsonl")
     (tmp_path / "model.json").write_text("mine")
     process = start("calibrate", "capture.jsonl", "-o", "model.json", cwd=tmp_path, start_new_session=True)
-    try:
+    with at_last_killed(process):
         said = process.stderr.readline()
         while not said.startswith(after):
             assert process.poll() is None, f"ended with {process.returncode}: {said}"
             said = process.stderr.readline()
-        for number in numbers:
-            with suppress(ProcessLookupError):
-                (os.killpg if group else os.kill)(process.pid, number)
-            time.sleep(0.1)
+        send(process, numbers, group=group)
         out, err = process.communicate(timeout=DEADLINE_S)
         left = gone(process.pid)
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
     assert left == []
     assert process.returncode == 105, err
     assert "stopping" in err
