@@ -12,7 +12,7 @@ from loadgen.recording.stamps import ABSENT
 from loadgen.trace.collect import TenantCodes, collected
 from loadgen.trace.decode import list_parts
 from loadgen.trace.errors import TraceError
-from loadgen.trace.lengths import Bools, drawn_notes, lengths_to_replay, prompts_to_replay
+from loadgen.trace.lengths import Bools, drawn_notes, lengths_to_replay, likely_lengths
 from loadgen.trace.parts import TraceFile
 from loadgen.trace.reader import Trace
 from loadgen.workload.replay import ReplayRows
@@ -48,7 +48,7 @@ def replay_rows(trace: TraceFile | Trace, tenants: Sequence[Tenant]) -> tuple[Re
     found = collected(trace.parts(), len(trace), of)
     if not found:
         raise TraceError(trace.path, "the trace has no rows: nothing to replay")
-    prompts, no_prompt = prompts_to_replay(found.pop("prompt_tokens"), found["tenant"])
+    prompts, no_prompt = likely_lengths(found.pop("prompt_tokens"), found["tenant"])
     lengths, no_output = lengths_to_replay(
         found.pop("output_tokens"), found.pop("target_output_tokens"), found.pop("status"), found["tenant"]
     )

@@ -30,10 +30,10 @@ def lengths_to_replay(
     return _drawn(lengths, imputed, np.where(true, output, ABSENT), tenant, seed), imputed
 
 
-def prompts_to_replay(prompt: Int64s, tenant: NDArray[np.int32], seed: int = 0) -> tuple[Int64s, Bools]:
-    """(prompt tokens to replay, imputed) of each row: those stated, since no prompt has none; else drawn as output is."""
-    imputed = prompt <= 0
-    return _drawn(prompt, imputed, prompt, tenant, seed), imputed
+def likely_lengths(stated: Int64s, tenant: NDArray[np.int32], seed: int = 0) -> tuple[Int64s, Bools]:
+    """(tokens to replay, imputed) of each row: those stated, above 0; for the others some of the tenant's."""
+    imputed = stated <= 0
+    return _drawn(stated, imputed, stated, tenant, seed), imputed
 
 
 def _drawn(values: Int64s, unknown: Bools, pool: Int64s, tenant: NDArray[np.int32], seed: int) -> Int64s:
@@ -55,7 +55,7 @@ def with_likely_lengths(rows: TraceRows) -> TraceRows:
     found: dict[str, Any] = {}
     notes = list(rows.notes)
     for name, kind in (("prompt_tokens", "prompt"), ("output_tokens", "output")):
-        lengths, imputed = prompts_to_replay(getattr(rows, name), rows.tenant)
+        lengths, imputed = likely_lengths(getattr(rows, name), rows.tenant)
         if not imputed.all():
             found[name] = lengths
             notes += drawn_notes(imputed, kind)
