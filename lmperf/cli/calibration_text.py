@@ -75,14 +75,16 @@ def _kind_of_intervals(found: Calibration) -> str:
     if found.over_captures():
         return "intervals: 95%, jackknife over captures"
     if found.within:
-        return (
-            "intervals: 95%, bootstrap within the run: how far its own requests leave the law open, not how the next run may "
-            f"differ; for that, give {MIN_CAPTURES} captures or more"
+        stretch = (
+            f", by {MOST_REQUESTS:,} of them, so wider than all would give"
+            if found.spans.requests > MOST_REQUESTS
+            else ""
         )
-    return (
-        f"no intervals of the parameters: they take {MIN_CAPTURES} captures or more, each of which is left out once, or at "
-        f"most {MOST_REQUESTS:,} requests to refit within the run"
-    )
+        return (
+            f"intervals: 95%, bootstrap within the run: how far its own requests leave the law open{stretch}, not how the next "
+            f"run may differ; for that, give {MIN_CAPTURES} captures or more"
+        )
+    return f"no intervals of the parameters: they take {MIN_CAPTURES} captures or more, each of which the others can predict"
 
 
 def _print_errors(console: Console, found: Calibration) -> None:

@@ -29,7 +29,7 @@ from loadgen.trace.schema import TRACE_SCHEMA, TraceMetadata, with_metadata
 from loadgen.workload.replay import MOONCAKE_BLOCK_TOKENS, ReplayRows
 from scheduler.auto_rule import AutoRule
 from scheduler.calibration.calibrate import calibrate, limits_seen
-from scheduler.calibration.doubts import wide
+from scheduler.calibration.doubts_of_law import wide
 from scheduler.calibration.step_law import fit_law
 from scheduler.cost import CostModel
 from scheduler.routing import Routing, routed_text

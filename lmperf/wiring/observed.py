@@ -97,7 +97,8 @@ class _Servers:
         good = (part.statuses() == StatusCode.OK) & (first >= 0) & (last >= first) & (part.ints("sent_ns") >= 0)
         good &= (part.ints("output_tokens") > 0) & (part.ints("prompt_tokens") > 0)
         mine = np.array(numbers, dtype=np.int16)[index]
-        seen = good | (part.ints("sent_ns") >= 0)
+        # With any stamp a server saw it, though it cannot have answered before it was asked.
+        seen = np.maximum.reduce([first, last, part.ints("sent_ns")]) >= 0
         return np.where(good, mine, np.where(seen, ~mine, _NEVER_SENT)).astype(np.int16)
 
     def left_out(self, numbers: NDArray[np.int16], name: str | None) -> int:

@@ -18,15 +18,17 @@ import msgspec
 import numpy as np
 
 from scheduler.calibration.by_tenant import tenant_errors
-from scheduler.calibration.doubts import LEAST_OFFSET_US, at_bounds, contradicted, large_errors, wide
+from scheduler.calibration.doubts import contradicted, large_errors
+from scheduler.calibration.doubts_of_law import LEAST_OFFSET_US, at_bounds, moved, wide
 from scheduler.calibration.figures import errors, figures, mean_errors
 from scheduler.calibration.jackknife import MIN_CAPTURES, jackknife
 from scheduler.calibration.observations import BLOCKS, Observations, blocks_of
 from scheduler.calibration.refine import Refined, refine
+from scheduler.calibration.repeated import repeated
 from scheduler.calibration.replay import replay
 from scheduler.calibration.seats import seats
 from scheduler.calibration.step_law import MIN_REQUESTS, CalibrationError, Interval95, LawFit, fit_law
-from scheduler.calibration.within_run import MOST_REQUESTS, REFITS, within_run
+from scheduler.calibration.within_run import REFITS, within_run
 from scheduler.server_model.spec import STATED, ServerLimits, ServerModelSpec, StepLaw
 
 EVALUATIONS = 140
@@ -65,8 +67,8 @@ class Calibration:
         return mean_absolute(self.held_out)
 
     def intervals(self) -> dict[str, Interval95]:
-        """Of the law's parameters, 95%: over captures, where there are three or more and each could be held out; else within
-        the run, where it is short enough."""
+        """Of the law's parameters, 95%: over captures, where there are three or more and each could be held out; of fewer
+        within the run."""
         return self.over_captures() or self.within
 
     def over_captures(self) -> dict[str, Interval95]:
@@ -99,15 +101,17 @@ def calibrate(
     """Fit one server model to all captures. ``limits``: the engine's, where they are known; else ``max_num_seqs`` (default:
     from a plateau of the captures) and ``max_num_batched_tokens`` (default: vLLM's usual 8,192). ``attended_us``: of the law,
     which no fit moves. ``evaluations``: at most so many replays a fit. ``refits``: of the bootstrap
-    within one or two captures (0: none). Raises CalibrationError when there is too little, or
-    nothing that identifies the law."""
+    within one or two captures (0: none). Raises CalibrationError when there is too little,
+    nothing that identifies the law, or a capture twice."""
     captures = [_sorted(seen) for seen in captures]
+    if same := repeated(captures):
+        raise CalibrationError(same)
     spans = fit_law(captures, attended_us=attended_us, bootstrap=bootstrap, seed=seed)
     warnings = list(spans.warnings)
     if limits is None:
         limits = limits_seen(captures, warnings, max_num_seqs, max_num_batched_tokens)
     folds = max(len(captures), 1) if hold_out else 0
-    bounded = refits if hold_out and len(captures) < MIN_CAPTURES and sum(map(len, captures)) <= MOST_REQUESTS else 0
+    bounded = refits if hold_out and len(captures) < MIN_CAPTURES else 0
     total = 1 + folds + bounded
     fit = refine(captures, start_of(spans.law), limits, evaluations=evaluations)
     on_progress(1, total)
@@ -131,6 +135,7 @@ def calibrate(
         wide(intervals)
         + contradicted(captures, limits)
         + at_bounds(captures, fit.law)
+        + moved(fit.law, [one.law for one in held])
         + large_errors(mean_absolute(held))
     )
     warnings += _replay_warnings(captures, fit.law, limits)

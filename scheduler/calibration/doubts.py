@@ -1,15 +1,15 @@
-"""What speaks against a fitted server model, in sentences for people: its own held-out errors, a parameter that was left
-at the end of its range, a stated limit that the captures contradict."""
+"""What speaks against a fitted server model, in sentences for people: its own held-out errors, a stated limit that the
+captures contradict. Of its parameters: :mod:`scheduler.calibration.doubts_of_law`."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 
+from scheduler.calibration.doubts_of_law import NO_DISTANCE_US, no_servers_law
 from scheduler.calibration.observations import Observations
 from scheduler.calibration.seats import seats
-from scheduler.calibration.step_law import Interval95
-from scheduler.calibration.words import FIGURES, parameter_text
+from scheduler.calibration.words import FIGURES
 from scheduler.server_model.spec import ServerLimits, StepLaw
 
 LARGE = {
@@ -31,24 +31,8 @@ capture). With an offset at the end of its range it is no load that TTFT errs by
 
 _BOUNDED = ("tpot_mean", "throughput")
 
-LEAST_OFFSET_US = 1.0
-"""Where a refinement, which only scales what is above 0, starts an offset that was found to be 0."""
-
-_NO_DISTANCE_US = 10 * LEAST_OFFSET_US
-"""What a refinement makes of such a start. No client is so near to a server's engine."""
-
 _OVERLAP = 1.1
 """A client sees a sequence begin before it sees the last token of the one that made room."""
-
-
-def wide(intervals: Mapping[str, Interval95]) -> list[str]:
-    """Parameters whose interval is wider than their value; ``intervals``: those that are shown beside it."""
-    return [
-        f"{parameter_text(name)} is known only to within {(found.high - found.low) / found.value / 2:.0%} "
-        f"(from {found.low:,.4g} to {found.high:,.4g})"
-        for name, found in intervals.items()
-        if 0 < found.value < found.high - found.low
-    ]
 
 
 def large_errors(mean_absolute: Mapping[str, float]) -> list[str]:
@@ -67,33 +51,17 @@ def large_errors(mean_absolute: Mapping[str, float]) -> list[str]:
 def beyond_use(held_out: Sequence[Mapping[str, float]], law: StepLaw) -> str:
     """Why a model with this law and these held-out errors, by figure, is of no use at all; empty where it may be of some."""
     found = []
-    for name in (*_BOUNDED, *(("ttft_p50",) if law.offset_us <= _NO_DISTANCE_US else ())):
+    for name in (*_BOUNDED, *(("ttft_p50",) if law.offset_us <= NO_DISTANCE_US else ())):
         ratios = [max(1 + errors[name], 1e-9) for errors in held_out if name in errors]
         factor = math.exp(sum(abs(math.log(ratio)) for ratio in ratios) / max(1, len(ratios)))
         if factor > BEYOND_USE:
             found.append(f"{FIGURES[name]} by a factor of {factor:.1f}")
     if not found:
-        return ""
+        return no_servers_law(law)
     return (
         f"what was held out is mispredicted beyond any use: {', '.join(found)}, and {BEYOND_USE:.0f} is the most; are the "
         "captures of one server, and their times in the units that they should be in?"
     )
-
-
-def at_bounds(captures: Sequence[Observations], law: StepLaw) -> list[str]:
-    """A prompt that costs nothing, and a client at no distance from the server, are what no server is."""
-    found = []
-    if law.b_us <= 0 and any(seen.computed_tokens.any() for seen in captures):
-        found.append(
-            "b is 0, the end of its range: prompts would cost nothing. The captures do not say what a prompt costs; are the "
-            "times of sending right, and do prompts vary in length?"
-        )
-    if law.offset_us <= _NO_DISTANCE_US:
-        found.append(
-            f"offset is {law.offset_us:.2g} us, the end of its range: no request takes so little to reach the engine. Are the "
-            "times of sending right?"
-        )
-    return found
 
 
 def contradicted(captures: Sequence[Observations], limits: ServerLimits) -> list[str]:

@@ -6,7 +6,9 @@ the same for captured and replayed requests. From the spread of the refits' loga
 
     interval = p * exp(+- t(refits - 1) * s)
 
-It tells how far the requests of these captures leave the law open, and nothing of how one run differs from the next.
+It tells how far the requests of these captures leave the law open, and nothing of how one run differs from the next. Of more
+than MOST_REQUESTS a stretch of consecutive ones from the middle of each capture is refitted: the interval is that of so many,
+wider than all of them would give.
 """
 
 from __future__ import annotations
@@ -38,11 +40,12 @@ def within_run(
     seed: int = 0,
     on_progress: Callable[[int], None] = lambda _done: None,
 ) -> dict[str, Interval95]:
-    """By parameter of ``law``, the refined fit to ``captures``; empty above MOST_REQUESTS or for fewer than two refits."""
+    """By parameter of ``law``, the refined fit to ``captures``; empty for fewer than two refits."""
     from scipy import stats  # noqa: PLC0415 (heavy, and only calibration needs it)
 
-    if refits < 2 or sum(map(len, captures)) > MOST_REQUESTS:
+    if refits < 2:
         return {}
+    captures = [_middle(seen, MOST_REQUESTS // len(captures)) for seen in captures]
     rng = np.random.default_rng(seed)
     laws = []
     for done in range(1, refits + 1):
@@ -57,6 +60,11 @@ def within_run(
             half = t * float(np.std(np.log([getattr(one, name) for one in laws]), ddof=1))
             found[name] = Interval95(value, value * math.exp(-half), value * math.exp(half))
     return found
+
+
+def _middle(seen: Observations, most: int) -> Observations:
+    skipped = max(0, len(seen) - most) // 2
+    return seen.take(np.arange(skipped, skipped + most)) if skipped else seen
 
 
 def drawn_blocks(n: int, rng: np.random.Generator) -> Int64s:

@@ -7,6 +7,9 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from benchmarks.fidelity import judged, load_captures
@@ -16,7 +19,9 @@ from benchmarks.policy_transfer import TransferError, kept_runs
 from lmperf.scenario.load import scenario_from_text
 from lmperf.scenario.model import At
 from lmperf.scenario.resolve import resolve
+from lmperf.wiring.observed import observations
 from loadgen.trace.convert import write_trace
+from loadgen.trace.parts import TraceFile
 from loadgen.trace.schema import TraceMetadata
 from scheduler.request import Outcome, Request, Status, TokensSource
 from scheduler.server_model.spec import PRESETS
@@ -82,6 +87,19 @@ def test_a_run_folder_is_read_as_the_file_of_a_benchmark_is(tmp_path):
     for column in ("prompt_tokens", "output_tokens"):
         assert np.array_equal(getattr(run, column), getattr(file, column)), column
     assert np.array_equal(np.sort(np.repeat(run.gaps_ns, run.gap_counts)), np.sort(file.gaps_ns))
+
+
+def test_a_request_with_any_stamp_counts_as_one_that_the_server_had(tmp_path):
+    """Sent before the run began, or at no known time, it is left out and said to be; one that was never sent is not."""
+    folder = tmp_path / "run"
+    run_folder(tmp_path, folder.name)
+    table = pq.read_table(folder / "requests.parquet")
+    place = table.schema.get_field_index("sent_ns")
+    second = pc.equal(table["prompt_tokens"], SEEN[1][3])
+    sent = pc.if_else(second, pa.scalar(-1, table.schema.field(place).type), table["sent_ns"])
+    pq.write_table(table.set_column(place, table.schema.field(place), sent), folder / "requests.parquet")
+    (seen,) = observations([TraceFile(folder)])
+    assert (len(seen), seen.left_out) == (len(SEEN) - 1, 1)
 
 
 def test_a_part_of_a_run_has_the_gaps_of_its_requests(tmp_path):

@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 import re
 
+import msgspec
 import numpy as np
 import pytest
 from calibration_loads import PLAIN_LAW, PLAIN_LIMITS, captured, workload
 
 from scheduler.calibration.calibrate import calibrate
-from scheduler.calibration.doubts import beyond_use, large_errors, wide
-from scheduler.calibration.step_law import Interval95
+from scheduler.calibration.doubts import beyond_use, large_errors
+from scheduler.calibration.doubts_of_law import at_bounds, moved, no_servers_law, wide
+from scheduler.calibration.repeated import repeated
+from scheduler.calibration.step_law import CalibrationError, Interval95
 from scheduler.calibration.words import FIGURES, PARAMETERS, parameter_text
 from scheduler.server_model.spec import ServerLimits, StepLaw
 
@@ -118,3 +121,55 @@ def test_times_of_sending_that_no_server_allows_are_beyond_use(plain):
         found = calibrate([seen], limits=PLAIN_LIMITS, evaluations=60, bootstrap=10, refits=0)
         told = beyond_use([held.errors for held in found.held_out], found.spec.law)
         assert ("TTFT P50 by a factor of" in told) is useless
+
+
+def shifted(seen, by_ns):
+    """Its requests sent so much earlier than they were."""
+    return dataclasses.replace(seen, first_ns=seen.first_ns + by_ns, last_ns=seen.last_ns + by_ns)
+
+
+@pytest.mark.parametrize(("late_s", "doubted", "useless"), [(0.3, False, False), (2, True, False), (10, True, True)])
+def test_an_offset_that_no_server_has_is_doubted_then_refused(plain, late_s, doubted, useless):
+    """Times of sending that are seconds early predict themselves well: only what they make of the law tells."""
+    late = shifted(plain, round(late_s * 1e9))
+    found = calibrate([late], limits=PLAIN_LIMITS, evaluations=EVALUATIONS, bootstrap=10, refits=0)
+    told = " | ".join(found.warnings)
+    assert ("offset is " in told and "no quiet server takes so long" in told) is doubted
+    assert bool(no_servers_law(found.spec.law)) is useless
+    assert bool(beyond_use([held.errors for held in found.held_out], found.spec.law)) is useless
+
+
+@pytest.mark.parametrize(("times", "useless"), [(1.0, False), (0.001, True), (1e4, True)])
+def test_times_in_wrong_units_are_refused_though_they_predict_themselves(plain, times, useless):
+    stamps = {
+        name: np.round(getattr(plain, name) * times).astype(np.int64) for name in ("sent_ns", "first_ns", "last_ns")
+    }
+    scaled = dataclasses.replace(plain, **stamps, gaps_ns=None, gap_counts=None)
+    found = calibrate([scaled], limits=PLAIN_LIMITS, evaluations=EVALUATIONS, bootstrap=10, refits=0)
+    assert ("a is " in beyond_use([held.errors for held in found.held_out], found.spec.law)) is useless
+
+
+def test_what_parts_of_the_captures_put_elsewhere_is_named():
+    """By more than four times, or from nothing at all; what at_bounds doubts is not said twice."""
+    assert moved(PLAIN_LAW, []) == []
+    near = msgspec.structs.replace(PLAIN_LAW, c_us=PLAIN_LAW.c_us * 3.9, offset_us=PLAIN_LAW.offset_us / 3.9)
+    assert moved(PLAIN_LAW, [near, PLAIN_LAW]) == []
+    (told,) = moved(PLAIN_LAW, [msgspec.structs.replace(PLAIN_LAW, c_us=PLAIN_LAW.c_us * 4.1, d_us=0.0), PLAIN_LAW])
+    assert "c (us per decoding sequence) goes from 40 to 164" in told
+    assert "d (us per resident KV token) goes from 0 to 0.05" in told
+    assert moved(msgspec.structs.replace(PLAIN_LAW, d_us=0.0), [PLAIN_LAW]) == []
+
+
+def test_kv_that_would_cost_nothing_is_doubted(plain):
+    assert any(told.startswith("d is 0") for told in at_bounds([plain], msgspec.structs.replace(PLAIN_LAW, d_us=0.0)))
+    assert at_bounds([plain], PLAIN_LAW) == []
+
+
+def test_a_capture_is_not_held_out_from_itself(plain):
+    """Under another name, or a part of it: what is held out would have been seen. Another run of the same load may be."""
+    other = captured(workload(3, 160, rate=12.0), PLAIN_LAW, PLAIN_LIMITS)
+    part = plain.take(np.arange(40, 120))
+    for copy in (dataclasses.replace(plain, name="copy"), dataclasses.replace(part, name="part")):
+        with pytest.raises(CalibrationError, match=f"seed 2 and {copy.name} hold the same requests"):
+            calibrate([plain, other, copy], limits=PLAIN_LIMITS, evaluations=EVALUATIONS, bootstrap=10)
+    assert repeated([plain, other]) == ""

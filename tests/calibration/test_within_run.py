@@ -6,7 +6,9 @@ import numpy as np
 from calibration_loads import PLAIN_LAW, PLAIN_LIMITS, captured, workload
 
 from scheduler.calibration.calibrate import calibrate
+from scheduler.calibration.refine import refine
 from scheduler.calibration.within_run import drawn_blocks, within_run
+from scheduler.server_model.spec import StepLaw
 
 
 def test_one_capture_has_intervals_and_its_file_too():
@@ -32,10 +34,25 @@ def test_one_capture_has_intervals_and_its_file_too():
     assert steps == [(done, 6) for done in range(1, 7)], "every fit and every refit is progress"
 
 
-def test_a_run_too_long_to_refit_has_none():
-    """No command takes an hour for its intervals; without refits there are none either."""
-    long = workload(1, 2_001, rate=5.0)
-    assert within_run([long], PLAIN_LAW, PLAIN_LIMITS) == {}
+def test_of_a_long_run_a_stretch_is_refitted(monkeypatch):
+    """No command takes an hour for its intervals, and none is without them: those of fewer requests, so wider."""
+    seen = captured(workload(1, 240, rate=5.0), PLAIN_LAW, PLAIN_LIMITS)
+    start = StepLaw(a_us=5500.0, b_us=28.0, c_us=60.0, d_us=0.02, offset_us=8000.0, offset_per_sequence_us=150.0)
+    replayed = []
+
+    def refined(captures, law, limits, **options):
+        replayed.append([len(one) for one in captures])
+        return refine(captures, law, limits, **options | {"evaluations": 10})
+
+    monkeypatch.setattr("scheduler.calibration.within_run.refine", refined)
+    monkeypatch.setattr("scheduler.calibration.within_run.MOST_REQUESTS", 100)
+    found = within_run([seen], start, PLAIN_LIMITS, refits=3)
+    assert set(found) == {name for name in start.__struct_fields__ if getattr(start, name) > 0}
+    within_run([seen, seen], start, PLAIN_LIMITS, refits=2)
+    assert replayed == [[100]] * 3 + [[50, 50]] * 2
+
+
+def test_without_refits_there_are_no_intervals():
     assert within_run([workload(1, 20, rate=5.0)], PLAIN_LAW, PLAIN_LIMITS, refits=0) == {}
 
 

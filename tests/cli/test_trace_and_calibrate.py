@@ -162,7 +162,7 @@ LAW = StepLaw(a_us=5000.0, b_us=20.0, c_us=30.0, d_us=0.05, offset_us=10_000.0)
 
 
 def capture(path, seed, rate, law=LAW):
-    """A capture in the founders' format, made by the simulator from a known law: what calibration must find again."""
+    """A capture in the format of measured ones, made by the simulator from a known law: what calibration must find again."""
     from loadgen.offline.run import simulate
     from loadgen.recorder import Recorder
     from loadgen.workload.source import Workload
@@ -204,7 +204,7 @@ def capture(path, seed, rate, law=LAW):
 
 
 def test_calibrate_finds_the_law_that_made_the_captures(tmp_path):
-    """From client-side timestamps alone, in the founders' format: a step's time within 5%, the law's other terms near,
+    """From client-side timestamps alone, in that format: a step's time within 5%, the law's other terms near,
     and the held-out error of every capture printed before the file is written."""
     for i, rate in enumerate((12, 16, 20)):
         capture(tmp_path / f"open_r{rate}.jsonl.gz", i, rate)
