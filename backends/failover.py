@@ -11,10 +11,12 @@ with a single server.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Protocol
 
 from backends.protocol import WireResult
-from scheduler.drivers.live import LiveDriver, Ticket
+from scheduler.drivers.live import Ticket
 from scheduler.request import ErrorClass
 
 UNREACHABLE = frozenset({ErrorClass.REFUSED, ErrorClass.DNS, ErrorClass.TLS, ErrorClass.CONNECT_TIMEOUT})
@@ -22,24 +24,18 @@ Probe = Callable[[], Awaitable[bool]]
 """Whether a server that was down answers again. Never raises."""
 
 
-class Failover:
-    """``probes`` by backend name. ``run`` beside the run, until it is cancelled. ``downs``: how often each went down;
-    ``requeued``: requests that went back into the queue."""
+class LiveQueue(Protocol):
+    """A queue in front of several backends."""
 
-    def __init__(
-        self, driver: LiveDriver, probes: Mapping[str, Probe], *, refusals: int = 1, period_s: float = 0.5
-    ) -> None:
-        if refusals < 1 or period_s <= 0:
-            raise ValueError(f"failover: refusals must be >= 1 and the period > 0, got {refusals} and {period_s} s")
-        self.downs = dict.fromkeys(probes, 0)
-        self.requeued = 0
-        self._driver = driver
-        self._probes = dict(probes)
-        self._refusals = refusals
-        self._period_s = period_s
-        self._up = dict.fromkeys(probes, True)
-        self._in_a_row = dict.fromkeys(probes, 0)
-        self._changed = asyncio.Event()
+    def set_backend_state(self, backend: str, *, up: bool) -> None: ...
+
+
+class TakesBack(ABC):
+    """What becomes of requests that did not reach their backend, as far as it is known which others are up. ``names``: of the
+    backends; all are up at first."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._up = dict.fromkeys(names, True)
 
     def is_up(self, name: str) -> bool:
         return self._up[name]
@@ -51,17 +47,62 @@ class Failover:
         if name not in self._up:
             return False
         if result.error_class not in UNREACHABLE:
-            self._in_a_row[name] = 0
+            self._reached(name)
             return False
+        requeued = self._others(name) and not again and result.sent_ns is None
+        self._unreached(name, requeued=requeued)
+        if requeued:
+            ticket.failed_to_dispatch(retryable=True)
+        return requeued
+
+    def _others(self, name: str) -> bool:
+        return any(up for other, up in self._up.items() if other != name)
+
+    @abstractmethod
+    def _reached(self, name: str) -> None: ...
+
+    @abstractmethod
+    def _unreached(self, name: str, *, requeued: bool) -> None: ...
+
+
+class Failover(TakesBack):
+    """``probes`` by backend name. ``run`` beside the run, until it is cancelled. ``on_state`` is told which backend went down
+    or came back. ``downs``: how often each went down; ``requeued``: requests that went back into the queue."""
+
+    def __init__(
+        self,
+        queue: LiveQueue,
+        probes: Mapping[str, Probe],
+        *,
+        refusals: int = 1,
+        period_s: float = 0.5,
+        on_state: Callable[[str, bool], object] = lambda _name, _up: None,
+    ) -> None:
+        if refusals < 1 or period_s <= 0:
+            raise ValueError(f"failover: refusals must be >= 1 and the period > 0, got {refusals} and {period_s} s")
+        super().__init__(probes)
+        self.downs = dict.fromkeys(probes, 0)
+        self.requeued = 0
+        self._queue = queue
+        self._probes = dict(probes)
+        self._refusals = refusals
+        self._period_s = period_s
+        self._on_state = on_state
+        self._in_a_row = dict.fromkeys(probes, 0)
+        self._changed = asyncio.Event()
+
+    def unreached(self, name: str, *, requeued: bool) -> None:
+        """Somebody else's request did not reach the backend; ``requeued``: and went back into the queue."""
+        self._unreached(name, requeued=requeued)
+
+    def _reached(self, name: str) -> None:
+        self._in_a_row[name] = 0
+
+    def _unreached(self, name: str, *, requeued: bool) -> None:
         self._in_a_row[name] += 1
-        others = any(up for other, up in self._up.items() if other != name)
-        if others and self._in_a_row[name] >= self._refusals:
+        self.requeued += requeued
+        if self._others(name) and self._in_a_row[name] >= self._refusals:
             self._set(name, up=False)
-        if not others or again or result.sent_ns is not None:
-            return False
-        self.requeued += 1
-        ticket.failed_to_dispatch(retryable=True)
-        return True
 
     async def run(self) -> None:
         """Probe what is down, every period."""
@@ -82,14 +123,15 @@ class Failover:
             return
         self._up[name] = up
         self.downs[name] += not up
-        self._driver.set_backend_state(name, up=up)
+        self._queue.set_backend_state(name, up=up)
+        self._on_state(name, up)
         if not up:
             self._changed.set()
 
     def notes(self) -> list[str]:
         """What a reader should know."""
         found = [
-            f"backend {name} refused connections and was taken out {times} times"
+            f"backend {name} refused connections and was taken out {'once' if times == 1 else f'{times} times'}"
             + ("" if self._up[name] else "; it was not back when the run ended")
             for name, times in self.downs.items()
             if times

@@ -30,7 +30,6 @@ def run_faults(view: View) -> Iterator[Fault]:
     yield from _backend(view)
     yield from _policy(view)
     yield from _slots(view)
-    yield from _workers(view)
     yield from _load(view)
     yield from trace_faults(view)
     yield from _thresholds(view)
@@ -208,15 +207,6 @@ def _slots(view: View) -> Iterator[Fault]:
             "follows TPOT limits, and no tenant has one",
             "give a tenant slo.tpot_ms, or auto: waiting",
         )
-
-
-def _workers(view: View) -> Iterator[Fault]:
-    workers = view.number(("workers",))
-    if workers is None or workers <= 1:
-        return
-    if view.value(("backend", "urls")) is not None:
-        problem = "several servers: the run needs one process, whose watch over them sees every answer"
-        yield view.fault(("workers",), problem, "workers: 1, or a single url")
 
 
 def _load(view: View) -> Iterator[Fault]:

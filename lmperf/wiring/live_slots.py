@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from backends.failover import Failover
+from backends.failover import LiveQueue as FailoverQueue
 from backends.protocol import Clock
 from backends.slot_loop import LiveQueue, SlotLoop
 from lmperf.scenario.plan import Plan
 from lmperf.wiring.targets import Target
 from scheduler.auto_rule import Follows
-from scheduler.drivers.live import LiveDriver
 from scheduler.request import Outcome
 from scheduler.slot_control import Pace, SlotControl, SlotMove
 
@@ -35,11 +35,14 @@ def slot_loop_of(control: SlotControl | None, target: Target, queue: LiveQueue, 
     return SlotLoop(queue, control, clock, {name: backend.waiting for name, backend in target.backends.items()})
 
 
-def failover_of(target: Target, driver: LiveDriver) -> Failover | None:
-    """The watch over several servers; None with one."""
+def failover_of(
+    target: Target, queue: FailoverQueue, on_state: Callable[[str, bool], object] = lambda _name, _up: None
+) -> Failover | None:
+    """The watch over several servers; None with one. ``on_state``: as the watch tells it."""
     if len(target.backends) == 1:
         return None
-    return Failover(driver, {name: backend.answers for name, backend in target.backends.items()})
+    probes = {name: backend.answers for name, backend in target.backends.items()}
+    return Failover(queue, probes, on_state=on_state)
 
 
 class BesideTheQueue:

@@ -13,7 +13,8 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from typing import Any
 
 import msgspec
@@ -22,7 +23,6 @@ import uvloop
 from backends.openai import OpenAIBackend
 from backends.protocol import BackendError
 from lmperf.wiring.collector import quiet_collector
-from lmperf.wiring.dispatching import BACKEND
 from lmperf.wiring.prompting import prompts_for
 from lmperf.wiring.run_clock import RunClock
 from lmperf.wiring.sources import source_of, timed
@@ -36,6 +36,7 @@ from loadgen.live.outage import OutageWatch
 from loadgen.live.rehearsal import rehearse
 from loadgen.live.watch import Watch
 from loadgen.recorder import Recorder
+from loadgen.workers.failover import RemoteFailover
 from loadgen.workers.link import Link
 from loadgen.workers.messages import (
     Broken,
@@ -51,6 +52,7 @@ from loadgen.workers.remote import RemoteDriver
 from loadgen.workers.report import WorkerReport
 from scheduler.dispatcher import Dispatcher
 from scheduler.drivers.live import LiveDriver
+from scheduler.events import BackendState
 from scheduler.request import Outcome
 from scheduler.slot_control import pace_of
 
@@ -71,6 +73,7 @@ class _Worker:
         self._start: asyncio.Future[Start] = loop.create_future()
         self._link: Link[FromParent]
         self._driver: RemoteDriver | None = None
+        self._failover: RemoteFailover | None = None
         self._run: LiveRun | None = None
         self._stops = 0
 
@@ -97,6 +100,9 @@ class _Worker:
                     self._start.set_result(message)
                 case Stop():
                     self._stop()
+                case BackendState():
+                    if self._failover is not None:
+                        self._failover.state(message)
                 case _:
                     if self._driver is not None:
                         self._driver.take(message)
@@ -119,25 +125,26 @@ class _Worker:
         # Our own parent's, over a socket that only it and we have.
         job: WorkerJob = pickle.loads(await self._job)  # noqa: S301 (see above)
         clock = RunClock()
-        server = job.server
-        backend = OpenAIBackend(
-            server.url, api_key=server.api_key, headers=server.headers, options=server.options, clock=clock
-        )
-        try:
-            run = await self._prepared(job, backend, clock)
+        async with AsyncExitStack() as stack:
+            backends: dict[str, OpenAIBackend] = {}
+            server = job.server
+            for name, url in server.urls.items():
+                backends[name] = OpenAIBackend(
+                    url, api_key=server.api_key, headers=server.headers, options=server.options, clock=clock
+                )
+                stack.push_async_callback(backends[name].close)
+            run = await self._prepared(job, backends, clock)
             self._link.send(Ready())
             start = await self._start
             clock.origin_ns = start.origin_ns
             return await self._measured(job, run, start)
-        finally:
-            await backend.close()
 
-    async def _prepared(self, job: WorkerJob, backend: OpenAIBackend, clock: RunClock) -> LiveRun:
+    async def _prepared(self, job: WorkerJob, backends: Mapping[str, OpenAIBackend], clock: RunClock) -> LiveRun:
         """Everything that need not be done on time."""
         plan, server = job.plan, job.server
         source = source_of(job.recipe, plan.seed, job.growth, job.share)
         target = Target(
-            backends={BACKEND: backend},
+            backends=backends,
             metadata=server.metadata,
             capabilities=server.capabilities,
             model=server.model,
@@ -156,10 +163,12 @@ class _Worker:
             driver = self._driver = RemoteDriver(job.dispatcher, clock, self._link.send)
         else:
             driver = LiveDriver(Dispatcher(job.dispatcher), clock)
+        if len(backends) > 1:
+            self._failover = RemoteFailover(backends, self._link.send)
         run = LiveRun(
             source,
             driver,
-            {BACKEND: backend},
+            backends,
             calls,
             clock,
             until_ns=job.until_ns,
@@ -167,9 +176,11 @@ class _Worker:
             drain_s=plan.drain_ns / 1e9,
             ahead=LookAhead(map(with_limits, source.absolute()), calls.make),
             prepare_request=with_limits,
+            failover=self._failover,
         )
         await asyncio.to_thread(run.prepare)
-        await backend.warm_up(job.connections)
+        for backend in backends.values():
+            await backend.warm_up(job.connections)
         await rehearse(job.dispatcher)
         return run
 

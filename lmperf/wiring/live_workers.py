@@ -1,7 +1,7 @@
 """A live run carried by several processes, seen from the parent: it keeps the queue and the time, and merges what they bring.
 
-The queue is one for all when anything in it couples requests: limited slots, or limits of a tenant. Else nothing ever waits,
-each worker has a dispatcher of its own and the parent only merges.
+The queue is one for all when anything in it couples requests: limited slots, limits of a tenant, or several servers, of which
+it knows what each has to do. Else nothing ever waits, each worker has a dispatcher of its own and the parent only merges.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lmperf.wiring.collector import quiet_collector
 from lmperf.wiring.dispatching import control_of_plan
 from lmperf.wiring.interrupts import interruptible
 from lmperf.wiring.live_results import Ending, Measured
-from lmperf.wiring.live_slots import BesideTheQueue, slot_loop_of
+from lmperf.wiring.live_slots import BesideTheQueue, failover_of, slot_loop_of
 from lmperf.wiring.results import RunResult
 from lmperf.wiring.run_clock import START_AHEAD_NS, RunClock
 from lmperf.wiring.sources import growth_of, source_of, timed
@@ -42,6 +42,7 @@ from loadgen.workers.report import WorkerReport, joined_end
 from loadgen.workload.share import Share
 from scheduler.dispatcher import Dispatcher, DispatcherConfig
 from scheduler.request import Outcome
+from scheduler.slot_control import SlotControl
 from scheduler.slots import Slots
 from tenants.tenant import QueueLimits
 
@@ -70,7 +71,7 @@ def access_to(plan: Plan, scenario: Scenario, target: Target) -> ServerAccess:
     """The ready target, as a worker reaches it."""
     model, resolve = scenario.model.backend, scenario.secrets.resolve
     return ServerAccess(
-        url=target.backend.base_url,
+        urls={name: backend.base_url for name, backend in target.backends.items()},
         api_key=None if model.api_key is None else resolve(model.api_key),
         headers={name: resolve(value) for name, value in model.headers.items()},
         options=wire_options(plan.backend),
@@ -83,7 +84,7 @@ def access_to(plan: Plan, scenario: Scenario, target: Target) -> ServerAccess:
 
 def couples_requests(config: DispatcherConfig) -> bool:
     """Whether one request's fate depends on another's: then the queue must be one for all workers."""
-    if any(slots != Slots() for slots in config.backends.values()):
+    if len(config.backends) > 1 or any(slots != Slots() for slots in config.backends.values()):
         return True
     # A longest wait decides nothing where nothing waits.
     return any(
@@ -139,10 +140,7 @@ async def run_workers(
     progress.stage(f"preparing requests and connections in {count} workers")
     pickled = [pickle.dumps(job, pickle.HIGHEST_PROTOCOL) for job in jobs]
     async with Crew(WORKER_MODULE, pickled, clock, dispatcher if shared else None) as crew:
-        beside = BesideTheQueue(
-            None if crew.queue is None else slot_loop_of(control, measured.target, crew.queue, clock)
-        )
-        crew.on_pace = beside.take
+        beside = _beside(crew, control, measured.target, clock)
         with quiet_collector():
             try:
                 stopped = False
@@ -182,6 +180,18 @@ async def run_workers(
         else:
             merged.add(jobs[index].name, each)
     return await measured.finish(recorder, merged.ending(load, [*notes, *beside.notes()], redact), progress)
+
+
+def _beside(crew: Crew, control: SlotControl | None, target: Target, clock: RunClock) -> BesideTheQueue:
+    """What stands beside the queue of all workers, and hears what they tell."""
+    if crew.queue is None:
+        return BesideTheQueue(None)
+    failover = failover_of(target, crew.queue, crew.tell_state)
+    beside = BesideTheQueue(slot_loop_of(control, target, crew.queue, clock), failover)
+    crew.on_pace = beside.take
+    if failover is not None:
+        crew.on_unreached = lambda told: failover.unreached(told.backend, requeued=told.requeued)
+    return beside
 
 
 async def _tick(measured: Measured, crew: Crew, clock: RunClock, progress: Progress, expected: float | None) -> None:

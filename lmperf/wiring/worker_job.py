@@ -24,9 +24,10 @@ WORKER_MODULE = "lmperf.wiring.live_worker"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerAccess:
-    """A ready server, as another process reaches it. ``api_key`` and header values are secrets, resolved."""
+    """The ready servers, as another process reaches them: ``urls`` by the name of each. ``api_key`` and header values are
+    secrets, resolved."""
 
-    url: str
+    urls: Mapping[str, str]
     api_key: str | None
     headers: Mapping[str, str]
     options: WireOptions

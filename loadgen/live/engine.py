@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from backends.failover import Failover
+from backends.failover import TakesBack
 from backends.outcome import Ended, outcomes_of
 from backends.protocol import Call, Clock, ModelBackend, WireResult
 from loadgen.live.calls import LookAhead, MakesCalls
@@ -70,7 +70,7 @@ class LiveRun:
         ahead: LookAhead | None = None,
         prepare_request: Callable[[Request], Request] | None = None,
         pacer: Pacer | None = None,
-        failover: Failover | None = None,
+        failover: TakesBack | None = None,
     ) -> None:
         self._source = source
         self._driver = driver

@@ -25,11 +25,13 @@ from loadgen.workers.messages import (
     Standing,
     Start,
     Stop,
+    Unreached,
 )
 from loadgen.workers.process import WorkerProcess
 from loadgen.workers.queue import Held, SharedQueue
 from loadgen.workers.report import WorkerReport
 from scheduler.dispatcher import Dispatcher
+from scheduler.events import BackendState
 from scheduler.slot_control import Pace
 
 log = logging.getLogger("lmperf")
@@ -70,8 +72,8 @@ class _Member:
 class Crew:
     """``async with Crew(module, jobs, clock, dispatcher) as crew``: all workers started and ready; then ``begin``,
     ``stop`` at any time, ``ended``. ``jobs``: one a worker, pickled. ``dispatcher``: that of ``queue``, the one of all workers;
-    None when each worker has its own. ``on_pace``, to be set before ``begin``, is told of answers by workers whose job says so.
-    Raises WorkerError.
+    None when each worker has its own. ``on_pace``, to be set before ``begin``, is told of answers by workers whose job says so,
+    ``on_unreached`` of requests that did not reach one of several backends. Raises WorkerError.
     """
 
     def __init__(
@@ -90,6 +92,7 @@ class Crew:
         ]
         self.queue = None if dispatcher is None else SharedQueue(dispatcher, clock, self._answer)
         self.on_pace: Callable[[Pace], object] = lambda _: None
+        self.on_unreached: Callable[[Unreached], object] = lambda _: None
         self._touched: set[int] = set()
         self._stops = 0
         self._giving_up: asyncio.TimerHandle | None = None
@@ -124,6 +127,10 @@ class Crew:
     def begin(self, origin_ns: int, start_utc: str) -> None:
         """Time 0 lies at ``origin_ns`` of the monotonic clock."""
         self._tell_all(Start(origin_ns, start_utc))
+
+    def tell_state(self, backend: str, up: bool) -> None:
+        """To every worker: a backend went down or came back."""
+        self._tell_all(BackendState(self._clock(), backend, up))
 
     def stop(self) -> None:
         """No more arrivals; again: no more waiting, and a worker that does not end then is ended."""
@@ -168,6 +175,8 @@ class Crew:
                     _settle(member.ended, report)
                 case Pace():
                     self.on_pace(message)
+                case Unreached():
+                    self.on_unreached(message)
                 case Broken(error=error, traceback=traceback):
                     member.broken = error
                     log.error("worker %s failed:\n%s", member.process.name, traceback)

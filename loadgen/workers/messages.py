@@ -11,6 +11,7 @@ import msgspec
 from scheduler.events import (
     AbortReason,
     Arrived,
+    BackendState,
     Cancelled,
     DispatchFailed,
     Finished,
@@ -47,8 +48,15 @@ class Broken(msgspec.Struct, frozen=True, tag_field="type", tag="broken"):
     traceback: str
 
 
+class Unreached(msgspec.Struct, frozen=True, tag_field="type", tag="unreached"):
+    """A request did not reach its backend; ``requeued``: and is in the queue again."""
+
+    backend: str
+    requeued: bool
+
+
 QueueEvent = Arrived | FirstToken | Progress | Finished | Cancelled | DispatchFailed
-FromWorker = QueueEvent | Pace | Ready | Standing | Ended | Broken
+FromWorker = QueueEvent | Pace | Unreached | Ready | Standing | Ended | Broken
 
 
 class Job(msgspec.Struct, frozen=True, tag_field="type", tag="job"):
@@ -94,4 +102,4 @@ class Aborted(msgspec.Struct, frozen=True, tag_field="type", tag="aborted"):
 
 
 QueueAnswer = Granted | Refused | Aborted
-FromParent = QueueAnswer | Job | Start | Stop
+FromParent = QueueAnswer | BackendState | Job | Start | Stop

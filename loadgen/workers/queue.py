@@ -17,6 +17,7 @@ from scheduler.events import (
     AnyAction,
     AnyEvent,
     Arrived,
+    BackendState,
     Cancelled,
     Dispatch,
     DispatchFailed,
@@ -92,6 +93,9 @@ class SharedQueue:
     def at(self) -> int:
         """A time for an event of the parent's own: now, never before the last event's."""
         return max(self._last_ns, self._now_ns())
+
+    def set_backend_state(self, backend: str, *, up: bool) -> None:
+        self.handle(BackendState(self.at(), backend, up))
 
     def handle(self, event: AnyEvent) -> None:
         """Hand an event over, of a worker or of whoever moves the slots, and send what is decided to the workers."""

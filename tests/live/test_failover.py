@@ -124,7 +124,7 @@ def test_what_did_not_reach_its_server_is_served_by_the_other():
     assert gone == []
     assert any(o.backend == "a" and o.dispatched_ns >= back_ns for o in bed.outcomes), "it serves again"
     assert bed.failover.notes() == [
-        "backend a refused connections and was taken out 1 times",
+        "backend a refused connections and was taken out once",
         "1 requests that had not reached their backend were queued once more",
     ]
 

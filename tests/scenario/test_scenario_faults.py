@@ -99,7 +99,6 @@ CASES = [
     ("{kind: emulated}", "{urls: ['a:1', 'ftp://x']}", 3, "scheme 'ftp' is not http or https"),
     ("{kind: emulated}", "{kind: emulated, urls: ['a:1']}", 3, "starts its own server and takes no url"),
     ("{kind: emulated}", "{urls: [{url: 'a:1', name: server-2}, 'b:1']}", 3, "a second server called `server-2`"),
-    ("{kind: emulated}", "{urls: ['a:1', 'b:1']}\nworkers: 2", 4, "several servers: the run needs one process"),
     ("{kind: emulated}", "{routing: prefix}", 3, "chooses between servers, and there is one"),
     ("{kind: emulated}", "{urls: ['a:1', 'b:1'], routing: prefx}", 3, "did you mean `prefix`?"),
     (
