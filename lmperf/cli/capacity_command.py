@@ -42,8 +42,6 @@ def run(args: argparse.Namespace) -> ExitCode:
     if args.live:
         refuse_missing_secrets(scenario)
     choices = None if args.policies is None else policy_choices(args.policies)
-    if choices is not None and not choices:
-        raise ScenarioError.single("<flags>", "--policies names no policy", "fifo,wfq,slo_aware, or all")
     routing = None if args.routing is None else _routing(args.routing)
     if routing is not None and args.live:
         remedy = "state it there: --set backend.routing=RULE"

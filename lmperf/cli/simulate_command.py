@@ -39,8 +39,6 @@ def run(args: argparse.Namespace) -> ExitCode:
             "<flags>", "neither a source nor a suite is named", "name a run folder or a scenario"
         )
     choices = policy_choices(args.policies)
-    if not choices:
-        raise ScenarioError.single("<flags>", "--policies names no policy", "fifo,wfq,slo_aware, or all")
     if args.seeds is not None and args.seeds < 1:
         raise ScenarioError.single("<flags>", f"--seeds is {args.seeds}", "at least 1")
     if is_trace(args.source) and (args.seeds is not None or args.seed is not None):

@@ -31,7 +31,7 @@ from loadgen.offline.experiment import (
 from loadgen.offline.fidelity import FidelityRow, fidelity
 from loadgen.offline.verdicts import PolicyVerdict, judge_policies
 from loadgen.recorder import Recorder, record_trace
-from scheduler.policies.build import POLICIES, PolicyContext, build_policy
+from scheduler.policies.build import POLICIES, PolicyContext, PolicyError, build_policy
 from scheduler.server_model.spec import ServerModelSpec
 
 BASELINE_OF_SATURATION = 0.75
@@ -62,17 +62,33 @@ class ScenarioAnswer:
     comparisons: list[Comparison]
 
 
-def policy_choices(names: str) -> list[PolicyChoice]:
-    """``fifo,wfq,...`` or ``all``. An option may follow a name: ``slo_aware:late=demote``. Raises PolicyError."""
+def named_policies(names: str) -> list[str]:
+    """The names of ``fifo,wfq,...`` or ``all``. Raises PolicyError where there is none, or one twice; results go by name."""
     listed = POLICIES.names() if names.strip() == "all" else [name.strip() for name in names.split(",") if name.strip()]
-    choices = []
-    for text in listed:
+    if not listed:
+        raise PolicyError("--policies names no policy; fifo,wfq,slo_aware, or all")
+    for number, name in enumerate(listed):
+        if name in listed[:number]:
+            raise PolicyError(f"--policies: {name} is named twice; name it once")
+    return listed
+
+
+def policy_choices(names: str) -> list[PolicyChoice]:
+    """Of ``--policies``. An option may follow a name: ``slo_aware:late=demote``. Raises PolicyError, also where one policy is
+    named in two ways."""
+    choices: list[PolicyChoice] = []
+    for text in named_policies(names):
         name, *settings = text.split(":")
         options: dict[str, object] = {}
         for setting in settings:
             key, _, value = setting.partition("=")
+            if key in options:
+                raise PolicyError(f"--policies: {text} gives {key} twice; an option has one value")
             options[key] = _typed(value)
         build_policy(name, options, PolicyContext())
+        same = next((each.label for each in choices if (each.policy, each.options) == (name, options)), None)
+        if same is not None:
+            raise PolicyError(f"--policies: {text} is {same} again; name one of them, or give it another option")
         choices.append(PolicyChoice(label=text, policy=name, options=options))
     return choices
 

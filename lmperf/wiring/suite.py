@@ -17,7 +17,7 @@ from lmperf.catalog import find_scenario
 from lmperf.scenario.faults import ScenarioError, one_of
 from lmperf.scenario.load import load_scenario
 from lmperf.wiring.known import installed
-from lmperf.wiring.offline import simulate_scenario
+from lmperf.wiring.offline import named_policies, simulate_scenario
 from loadgen.offline.experiment import OnProgress, PolicyChoice
 from loadgen.offline.verdicts import Figure, PolicyVerdict, figure
 from scheduler.auto_rule import AutoRule
@@ -115,7 +115,8 @@ class SuiteResult:
 
 
 def study_choices(policies: str) -> list[PolicyChoice]:
-    """The rows of the study; ``policies`` as ``--policies`` (``all``, or names that keep only their rows)."""
+    """The rows of the study; ``policies`` as ``--policies`` (``all``, or names that keep only their rows). Raises PolicyError
+    and RegistryError."""
     choices = [
         PolicyChoice(label=name, policy=name, options={"late": "keep"})
         for name in POLICIES.names()
@@ -140,7 +141,7 @@ def study_choices(policies: str) -> list[PolicyChoice]:
     choices.sort(key=lambda choice: order.index(choice.label) if choice.label in order else len(order))
     if policies.strip() == "all":
         return choices
-    wanted = {name.strip() for name in policies.split(",")}
+    wanted = named_policies(policies)
     for name in wanted:
         POLICIES.target(name)
     return [choice for choice in choices if choice.policy in wanted]
