@@ -40,6 +40,9 @@ ALTERNATIVES: dict[type[Part], tuple[tuple[frozenset[str], frozenset[str]], ...]
 _SEGMENT = re.compile(r'"([^"]*)"|([^."]+)')
 _PLACE = Place(COMMAND_LINE)
 
+OPEN_QUOTE = 'has an open quote: a " that no other closes', "close it, or leave it out"
+"""Problem and remedy."""
+
 
 class _WrongPathError(Exception):
     def __init__(self, path: Path, problem: str, remedy: str) -> None:
@@ -69,6 +72,8 @@ def parse_setting(setting: str) -> tuple[Path, str]:
     name, equals, text = _split(setting)
     segments = [quoted or plain for quoted, plain in _SEGMENT.findall(name)]
     if not equals or not segments or ".".join(f'"{s}"' if f'"{s}"' in name else s for s in segments) != name:
+        if not equals and name.count('"') % 2:
+            raise ScenarioError.single(COMMAND_LINE, *OPEN_QUOTE)
         problem = f"`{name}` is not a path" if equals else "a setting needs `=`"
         raise ScenarioError.single(COMMAND_LINE, problem, "write --set tenants.chat.rate=20")
     return tuple(int(s) if s.isdigit() else s for s in segments), text

@@ -90,6 +90,13 @@ FAULTS = [
     (["rate=2"], ["rate=1,3"], [], "--vary rate=1,3: rate: is given twice, rate=2 and rate=1"),
     (["rat=2"], ["replicas=1,3"], [], "--set: rat: unknown key"),
     ([], [], ["two:"], "--alternative two:: names nothing that is different"),
+    ([], ["rate=1,1.0"], [], "--vary rate=1,1.0: 'rate=1.0' is the same difference as 'rate=1'"),
+    ([], ["rate=2"], ["more: rate=2e0"], "--alternative more: rate=2e0: 'more' is the same difference as 'rate=2'"),
+    ([], ["rate=1,x", "replicas=1,2"], [], "--vary rate=1,x: rate: 'x' is no number above 0"),
+    ([], [], ['a "b: rate=2'], '--alternative a "b: rate=2: has an open quote'),
+    ([], [], ['a: tenants."b.rate=2'], "has an open quote"),
+    ([], ['tenants."b.rate=2,3'], [], '--vary tenants."b.rate=2,3: has an open quote'),
+    (['tenants."b.rate=2'], [], [], "--set: has an open quote"),
     ([], [], [": rate=2"], "has no name before its colon"),
     ([], [], ["as captured: rate=2"], "there is an alternative 'as captured' already"),
     ([], [], ["a: rate=2", "a: rate=3"], "there is an alternative 'a' already"),
@@ -108,6 +115,32 @@ def test_what_cannot_be_meant_is_refused_at_its_flag(run, common, varied, listed
     with pytest.raises(ScenarioError) as raised:
         parse_alternatives(common, varied, listed, run)
     assert words in str(raised.value)
+
+
+def one_to(last):
+    return ",".join(map(str, range(1, last + 1)))
+
+
+@pytest.mark.parametrize(
+    ("varied", "words"),
+    [
+        ([f"rate={one_to(501)}"], "rate 501 values, more than 500"),
+        (
+            [f"{key}={one_to(1000)}" for key in ("rate", "replicas", "slots.sequences", "tenants.chat.weight")],
+            "rate 1,000, replicas 1,000, slots.sequences 1,000, tenants.chat.weight 1,000 values are 1,000,000,000,000 ",
+        ),
+    ],
+    ids=["one", "four"],
+)
+def test_a_grid_that_nobody_could_wait_for_is_refused_before_it_is_made(run, varied, words):
+    """With how many values each flag gives, and what they come to; 500 are taken."""
+    with pytest.raises(ScenarioError) as raised:
+        parse_alternatives([], varied, [], run)
+    assert words in str(raised.value)
+    assert len(str(raised.value)) < 1000
+    assert len(parse_alternatives([], [f"rate={one_to(250)}", "replicas=1,2"], [], run)) == 500
+    with pytest.raises(ScenarioError, match="501 alternatives, more than 500"):
+        parse_alternatives([], [f"rate={one_to(250)}", "replicas=1,2"], ["replicas=3"], run)
 
 
 def test_a_fault_of_a_common_setting_is_told_once(run):
