@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+from pathlib import Path
 
 from rich.table import Table
 from rich.text import Text
@@ -15,7 +16,8 @@ from lmperf.console import results_console
 from lmperf.exit_codes import ExitCode, worst
 from lmperf.scenario.faults import Fault, Place, ScenarioError
 from lmperf.wiring.compared import Pair, compared, pair_of
-from lmperf.wiring.compared_simulations import is_simulation, simulations
+from lmperf.wiring.compared_simulations import is_simulation, read_simulations, simulations
+from lmperf.wiring.comparison_file import COMPARISON_JSON
 from lmperf.wiring.regression import Difference, differences, incomparable
 from loadgen.table import ruled, title_of
 
@@ -25,12 +27,17 @@ def run(args: argparse.Namespace) -> ExitCode:
         raise ScenarioError.single("<flags>", "one run alone cannot be compared", "name two or more run folders")
     if not 0 <= args.tolerance < math.inf:
         raise ScenarioError.single("<flags>", f"--tolerance is {args.tolerance}", "0 or more: 0.1 allows 10%")
+    files = [Path(name) for name in args.runs if Path(name).name == COMPARISON_JSON and Path(name).is_file()]
+    if files:
+        raise ScenarioError(
+            Fault(Place(str(file)), (), "is a file of a folder", f"name the folder: {file.parent}") for file in files
+        )
     simulated = [name for name in args.runs if is_simulation(name)]
     if len(simulated) == len(args.runs):
         return show_simulations(simulations(simulated))
     read = [compared(name) for name in args.runs if name not in simulated]
     if simulated:
-        return show_beside(read, simulations(simulated))
+        return show_beside(read, read_simulations(simulated))
     base, *others = read
     reasons = [(other.name, incomparable(base, other)) for other in others]
     faults = [Fault(Place(name), (), f"cannot be compared with {base.name}: {why}") for name, why in reasons if why]

@@ -54,20 +54,12 @@ def is_simulation(path: str) -> bool:
 
 
 def simulations(paths: Sequence[str]) -> list[Simulation]:
-    """Every folder read. Raises ComparisonFileError, and ScenarioError for those that cannot stand beside the first."""
-    sides = [Simulation(path, read_comparison_file(Path(path))) for path in paths]
-    empty = [
-        Fault(
-            Place(side.name),
-            (),
-            "holds no comparison, since it was interrupted before there was one",
-            "simulate it again",
-        )
-        for side in sides
-        if not _any(side.found)
-    ]
+    """Every folder read, to stand beside each other. Raises ComparisonFileError, and ScenarioError for one that is named
+    twice, holds nothing to compare, or cannot stand beside the first."""
+    sides = read_simulations(paths)
+    faults = [_empty(side) for side in sides if not any(each.policies for each in side.found.comparisons)]
     first = sides[0]
-    other = [
+    faults += [
         Fault(
             Place(side.name),
             (),
@@ -77,9 +69,32 @@ def simulations(paths: Sequence[str]) -> list[Simulation]:
         for side in sides[1:]
         if not _same(first.found.source, side.found.source)
     ]
-    if empty or other:
-        raise ScenarioError([*empty, *other])
+    if faults:
+        raise ScenarioError(faults)
     return sides
+
+
+def read_simulations(paths: Sequence[str]) -> list[Simulation]:
+    """Every folder read. Raises ComparisonFileError, and ScenarioError for one that is named twice."""
+    if faults := _named_twice(paths):
+        raise ScenarioError(faults)
+    return [Simulation(path, read_comparison_file(Path(path))) for path in paths]
+
+
+def _named_twice(paths: Sequence[str]) -> list[Fault]:
+    folders = [Path(path).resolve() for path in paths]
+    return [
+        Fault(Place(path), (), f"is the folder {paths[folders.index(folder)]} again", "name each folder once")
+        for number, (path, folder) in enumerate(zip(paths, folders, strict=True))
+        if folder in folders[:number]
+    ]
+
+
+def _empty(side: Simulation) -> Fault:
+    problem, remedy = "holds nothing to compare", "simulate with --set, --vary or --alternative"
+    if side.found.interrupted:
+        problem, remedy = f"{problem}: it was interrupted before there was a comparison", "simulate it again"
+    return Fault(Place(side.name), (), problem, remedy)
 
 
 def rows_of(sides: Sequence[Simulation]) -> list[Row]:
@@ -93,11 +108,6 @@ def rows_of(sides: Sequence[Simulation]) -> list[Row]:
         for side, name, each in found
     ]
     return [*plain, *rows]
-
-
-def _any(found: ComparisonFile) -> bool:
-    everything = [*found.comparisons, *([] if found.as_captured is None else [found.as_captured])]
-    return any(each.policies for each in everything)
 
 
 def _same(first: SimulatedSource, second: SimulatedSource) -> bool:

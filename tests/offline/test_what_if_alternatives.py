@@ -332,6 +332,40 @@ def test_what_cannot_stand_beside_each_other_is_said(invoke, tmp_path):
     assert (code, "nothing: cannot be read" in err) == (104, True)
 
 
+def test_a_folder_stands_beside_others_once(invoke):
+    """However it is spelt."""
+    assert invoke(*simulate("--set", "rate=2", "--output-dir", "a"))[0] == 0
+    for again in ("a", "a/", "./a"):
+        code, out, err = invoke("compare", "a", again)
+        assert (code, out) == (104, "")
+        assert f"{again}: is the folder a again; name each folder once" in err
+
+
+def test_the_file_of_a_comparison_is_told_to_be_of_a_folder(invoke):
+    """Which one to name."""
+    assert invoke(*simulate("--set", "rate=2", "--output-dir", "a"))[0] == 0
+    code, _, err = invoke("compare", "a/comparison.json", "a")
+    assert (code, "a/comparison.json: is a file of a folder; name the folder: a\n" in err) == (104, True)
+
+
+@pytest.mark.parametrize(
+    ("interrupted", "words"),
+    [(False, "--set, --vary or --alternative"), (True, "it was interrupted before there was a comparison")],
+)
+def test_a_folder_without_comparisons_has_nothing_to_compare(invoke, tmp_path, interrupted, words):
+    """Whether it was cut short, or nothing was ever asked; with or without the trace as captured."""
+    for name in "ab":
+        assert invoke(*simulate("--set", "rate=2", "--output-dir", name))[0] == 0
+    file = tmp_path / "b/comparison.json"
+    data = json.loads(file.read_text()) | {"comparisons": [], "interrupted": interrupted}
+    for as_captured in (data["as_captured"], None):
+        file.write_text(json.dumps(data | {"as_captured": as_captured}))
+        code, out, err = invoke("compare", "a", "b")
+        assert (code, out) == (104, "")
+        assert "b: holds nothing to compare" in err
+        assert words in err
+
+
 def finished_run(folder):
     """The folder of a run under fifo that served the trace as it is."""
     folder.mkdir()
