@@ -14,12 +14,12 @@ from lmperf.cli.comparison_output import shown_alternatives, write_trace_answer
 from lmperf.cli.comparison_text import print_as_captured, print_reproduction, print_verdicts
 from lmperf.cli.counting import counted
 from lmperf.console import Progress
-from lmperf.scenario.faults import ScenarioError
+from lmperf.scenario.faults import Fault, ScenarioError
 from lmperf.wiring.captured import CapturedRun, captured_run, server_for
 from lmperf.wiring.doubts import NothingRunsError, doubts_of
 from lmperf.wiring.offline import TraceAnswer, replay_policies, simulate_trace
 from lmperf.wiring.what_if.alternatives import UNCHANGED, Alternative, parse_alternatives
-from lmperf.wiring.what_if.applied import apply
+from lmperf.wiring.what_if.applied import Changed, apply
 from lmperf.wiring.what_if.compared import compare, played
 from loadgen.offline.experiment import PolicyChoice
 from loadgen.report.alternatives import answer_of_alternatives
@@ -125,8 +125,8 @@ def _asked(
     if not alternatives:
         sides = [("", captured, server, captured.routed)]
     else:
-        changes = [(each.name, apply(each.what_if, captured, server)) for each in alternatives]
-        sides = [(name, changed.captured, changed.server, changed.routed) for name, changed in changes]
+        changes = zip(alternatives, _applied(alternatives, captured, server), strict=True)
+        sides = [(each.name, changed.captured, changed.server, changed.routed) for each, changed in changes]
     for name, of, model, servers in sides:
         try:
             for note in doubts_of(of, model, choices):
@@ -146,6 +146,20 @@ def _asked(
             "alternative multiplies them"
         )
     return Asked(alternatives=alternatives, common=args.settings, several=several, routed=routed, notes=said)
+
+
+def _applied(alternatives: Sequence[Alternative], captured: CapturedRun, server: ServerModelSpec) -> list[Changed]:
+    """Raises ScenarioError with the faults of all, each at the flag that gave it."""
+    changes: list[Changed] = []
+    faults: list[Fault] = []
+    for each in alternatives:
+        try:
+            changes.append(apply(each.what_if, captured, server))
+        except ScenarioError as error:
+            faults.extend(each.placed(error.faults))
+    if faults:
+        raise ScenarioError(faults)
+    return changes
 
 
 def _doubts(folder: Path) -> list[str]:
@@ -200,9 +214,11 @@ def say_trace(console: Console, answer: TraceAnswer, asked: Asked) -> None:
 
 
 def _say_alternatives(console: Console, answer: TraceAnswer, asked: Asked) -> None:
-    common = f"; all have {', '.join(asked.common)}" if asked.common else ""
+    one = len(asked.alternatives) == 1
+    number = "1 alternative" if one else f"{len(asked.alternatives)} alternatives"
+    common = f"; {'it has' if one else 'all have'} {', '.join(asked.common)}" if asked.common else ""
     console.print(
-        f"what if: {len(asked.alternatives)} alternatives beside the trace as captured{common}; one realisation (no intervals)",
+        f"what if: {number} beside the trace as captured{common}; one realisation (no intervals)",
         soft_wrap=True,
     )
     for each in asked.alternatives:

@@ -152,9 +152,10 @@ class TraceWorkload:
             if speed != 1.0:
                 at = np.rint(at / speed).astype(np.int64)
             for cycle in range(int(np.ceil(factor))):
-                when = at if factor == 1.0 else np.rint((at + cycle * self.span_ns) / factor).astype(np.int64)
+                # As floats until those beyond the span are gone: they may be beyond 64 bits. What is kept is right to the ns.
+                when = at if factor == 1.0 else np.rint((at + float(cycle * self.span_ns)) / factor)
                 keep = when < self.span_ns
-                times.append(when[keep])
+                times.append(when[keep].astype(np.int64))
                 rows.append(own[keep].astype(np.int32))
                 cycles.append(np.full(int(keep.sum()), cycle, dtype=np.int32))
             del own, at, when, keep
@@ -270,7 +271,13 @@ class TraceWorkload:
         if offsets is None or ids is None:
             return ()
         names = ids[offsets[row] : offsets[row + 1]].tolist()
-        return tuple(names) if cycle == 0 else tuple(mix(name + (cycle << 48)) >> 1 for name in names)
+        return tuple(names) if cycle == 0 else tuple(_renamed(name, cycle) for name in names)
+
+
+def _renamed(name: int, cycle: int) -> int:
+    """A block's name in a later cycle; the 16 bits that a mixed name has room for come round, so what is above is mixed in."""
+    mixed = mix(name + (cycle << 48))
+    return (mix(mixed + (cycle >> 16)) if cycle >> 16 else mixed) >> 1
 
 
 def _taken(parts: list[NDArray[_Number]], order: Int64s) -> NDArray[_Number]:

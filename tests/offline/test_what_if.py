@@ -6,6 +6,7 @@ import io
 import json
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import replace
+from itertools import islice
 
 import msgspec
 import numpy as np
@@ -225,6 +226,11 @@ FAULTS = [
     (["routing.rules=prefix", "replicas=2"], "known: rule, slack"),
     (["server.speed=2"], "max_num_seqs"),
     (["duration_s=5"], "a trace has no scenario"),
+    (["replicas=1000000000"], "replicas: 1,000,000,000 is too many; at most 1,000"),
+    (["slots.sequences=10000000000000000000"], "is too many"),
+    (["tenants.chat.remove=true", "tenants.chat.rate=2"], "tenants.chat.remove: contradicts tenants.chat.rate;"),
+    (["tenants.chat.weight=2", "tenants.chat.remove=true"], "tenants.chat.remove: contradicts tenants.chat.weight;"),
+    (["tenants.new.add_like=chat", "tenants.new.remove=true"], "tenants.new.remove: contradicts tenants.new.add_like;"),
 ]
 
 
@@ -234,6 +240,67 @@ def test_what_a_trace_cannot_be_asked_is_refused_with_what_it_can(run, sets, wor
     with pytest.raises(ScenarioError, match="--set") as raised:
         parse_what_if(sets, run)
     assert words in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "sets",
+    [
+        ["tenants.new.add_like=chat", "tenants.new.rate=2", "tenants.new.weight=2"],
+        ["tenants.new.add_like=chat", "tenants.chat.remove=true"],
+        ["tenants.chat.remove=false", "tenants.chat.rate=2"],
+    ],
+)
+def test_settings_that_go_together_are_taken(run, sets):
+    """An added tenant has a rate of its own; who is like one that goes takes its place; false removes nobody."""
+    assert apply(parse_what_if(sets, run), run, SERVER).captured.tenants
+
+
+LOADS = [
+    (
+        ["rate=1e5"],
+        "--set: rate: makes 20,000,000 requests of 200, more than 10,000,000 in one alternative; up to 50,000",
+    ),
+    (["rate=1e9"], "makes 200,000,000,000 requests"),
+    (["rate=1e300", "tenants.chat.rate=1e300"], "tenants.chat.rate: makes inf requests"),
+    (["tenants.chat.rate=1e6"], "tenants.chat.rate: makes 134,000,066 requests of 200"),
+    (["tenants.new.add_like=batch", "tenants.new.rate=1e6"], "tenants.new.rate: makes 66,000,200 requests of 266"),
+    (["rate=1e-9"], "--set: rate: puts arrivals later than 64 bits of nanoseconds"),
+    (["rate=1e-200", "tenants.chat.rate=1e-200"], "tenants.chat.rate: puts arrivals later"),
+    (["tenants.chat.weight=1e-320"], "tenants.chat.weight: makes a weight that no float can hold"),
+]
+
+
+@pytest.mark.parametrize(("sets", "words"), LOADS, ids=[" ".join(sets) for sets, _ in LOADS])
+def test_a_load_that_cannot_be_simulated_is_refused_with_its_count(run, sets, words):
+    """134 requests of chat, 66 of batch, in 20 s; a weight halved by 320 decimals is half as much again below any float."""
+    half = replace(run, tenants=tuple(replace(tenant, weight=1e-10) for tenant in run.tenants))
+    with pytest.raises(ScenarioError) as raised:
+        apply(parse_what_if(sets, half), half, SERVER)
+    assert words in str(raised.value)
+
+
+def test_a_load_of_which_nothing_is_measured_is_refused(run):
+    """The window begins at 10 s; arrivals begin at 0. Half the load leaves half of them, a thousandth none."""
+    late = replace(run, window_ns=(10 * S, 20 * S))
+    assert apply(parse_what_if(["rate=0.5"], late), late, SERVER).growth == {"chat": 0.5, "batch": 0.5}
+    with pytest.raises(ScenarioError, match=r"--set: rate: leaves none of the 100 requests in the measured window"):
+        apply(parse_what_if(["rate=1e-6"], late), late, SERVER)
+    with pytest.raises(
+        ScenarioError, match=r"tenants.batch.rate: leaves none of the 33 requests of batch in the measured"
+    ):
+        apply(parse_what_if(["tenants.batch.rate=1e-6"], late), late, SERVER)
+
+
+def test_a_load_multiplied_far_keeps_its_times(tmp_path):
+    """Of 20 requests in 11 days 400,000: the i-th arrives after i gaps of 2.5 s, to the ns, though the sum of all cycles is
+    far beyond 64 bits of ns."""
+    gap_ms = 50_000_000
+    long = captured(tmp_path, rows(range(0, 20 * gap_ms, gap_ms), [0] * 20), span_ms=20 * gap_ms)
+    changed = apply(parse_what_if(["rate=2e4"], long), long, SERVER)
+    source = changed.captured.recipe.source(0, changed.growth)
+    assert source.expected_requests == 400_000
+    for i, request in enumerate(islice(source.absolute(), 0, None, 9_973)):
+        assert request.arrival_ns == i * 9_973 * 2_500_000_000
 
 
 def test_limits_that_no_server_has_are_refused(run):

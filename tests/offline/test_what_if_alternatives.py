@@ -266,6 +266,38 @@ def test_an_impossible_alternative_is_named(invoke, tmp_path):
     assert not (tmp_path / "kv").exists()
 
 
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--vary", "server.max_num_seqs=0,1"), "--vary server.max_num_seqs=0,1: server.max_num_seqs:"),
+        (
+            ("--vary", "rate=1,2", "--vary", "server.max_num_seqs=0"),
+            "--vary server.max_num_seqs=0: server.max_num_seqs:",
+        ),
+        (
+            ("--alternative", "no: server.max_num_seqs=0"),
+            "--alternative no: server.max_num_seqs=0: server.max_num_seqs:",
+        ),
+        (("--set", "server.max_num_seqs=0"), "--set: server.max_num_seqs:"),
+        (("--set", "server.max_num_seqs=0", "--vary", "rate=1,2"), "--set: server.max_num_seqs:"),
+        (("--vary", "rate=1,1e-9,1e9"), "--vary rate=1,1e-9,1e9: rate: makes 100,000,000,000 requests"),
+    ],
+)
+def test_what_no_server_can_be_is_told_at_its_flag(invoke, tmp_path, flags, words):
+    """Once, also where several alternatives have it; nothing is written."""
+    code, out, err = invoke(*simulate(*flags, "--output-dir", "r"))
+    assert (code, out) == (104, "")
+    assert err.count(words) == 1, err
+    assert not (tmp_path / "r").exists()
+
+
+def test_one_alternative_is_one(invoke):
+    """In the words of the report."""
+    code, out, err = invoke(*simulate("--set", "replicas=2", "--vary", "rate=2"))
+    assert code == 0, err
+    assert "what if: 1 alternative beside the trace as captured; it has replicas=2;" in out
+
+
 def test_a_scenario_has_no_alternatives(invoke):
     """It says how two of a scenario are compared."""
     code, _, err = invoke("simulate", "noisy-neighbour", "--vary", "rate=1,2")

@@ -103,6 +103,19 @@ def test_equal_hashes_stay_equal_within_a_cycle_and_differ_across_cycles():
     assert workload.block_tokens == 512
 
 
+def test_blocks_differ_across_very_many_cycles():
+    """A block's name has a word of 64 bits, and cycles do not come round in a part of it: the names of 70,000 are distinct."""
+    trace = ReplayRows(
+        arrival_ns=ints(0),
+        prompt_tokens=ints(512),
+        output_tokens=ints(1),
+        block_offsets=ints(0, 1),
+        block_ids=ints(7),
+    )
+    workload = TraceWorkload(trace, [A], growth={"a": 70_000}, start_ns=0, end_ns=S)
+    assert len({r.prefix_blocks for r in workload.absolute()}) == 70_000
+
+
 def chain(**columns):
     """Row 0 at 1 s, row 1 after it, row 2 after row 1, row 3 on its own."""
     return ReplayRows(

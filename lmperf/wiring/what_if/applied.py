@@ -15,6 +15,7 @@ import msgspec
 
 from lmperf.scenario.faults import COMMAND_LINE, ScenarioError
 from lmperf.wiring.captured import CapturedRun
+from lmperf.wiring.what_if.amounts import amount_faults, weight_faults
 from lmperf.wiring.what_if.settings import WhatIf
 from loadgen.offline.rows import only_tenants, with_copy
 from scheduler.routing import routed_text
@@ -39,7 +40,7 @@ class Changed:
 
 
 def apply(what_if: WhatIf, captured: CapturedRun, server: ServerModelSpec) -> Changed:
-    """Raises ScenarioError for limits that no server can have."""
+    """Raises ScenarioError for limits that no server can have, and for loads that cannot be simulated."""
     recipe = captured.recipe
     rows, tenants = recipe.rows, list(captured.tenants)
     by_name = {tenant.name: number for number, tenant in enumerate(tenants)}
@@ -50,8 +51,14 @@ def apply(what_if: WhatIf, captured: CapturedRun, server: ServerModelSpec) -> Ch
     if len(kept) < len(tenants):
         rows = only_tenants(rows, kept)
         tenants = [tenants[number] for number in kept]
-    tenants = [replace(t, weight=t.weight * what_if.weights.get(t.name, 1.0)) for t in tenants]
     growth = what_if.growth(tenant.name for tenant in tenants)
+    faults = [
+        *weight_faults(what_if, tenants),
+        *amount_faults(what_if, rows, tenants, growth, captured.window_ns),
+    ]
+    if faults:
+        raise ScenarioError(faults)
+    tenants = [replace(t, weight=t.weight * what_if.weights.get(t.name, 1.0)) for t in tenants]
     changed = replace(
         recipe, rows=rows, tenants=tuple(tenants), recorded=recipe.recorded or multiplied(what_if, captured)
     )
@@ -60,7 +67,8 @@ def apply(what_if: WhatIf, captured: CapturedRun, server: ServerModelSpec) -> Ch
         limits = msgspec.convert(msgspec.to_builtins(server.limits) | dict(what_if.server), ServerLimits)
     except (msgspec.ValidationError, ValueError) as error:
         remedy = "see the limits in the server-model file"
-        raise ScenarioError.single(COMMAND_LINE, str(error), remedy, path=("server",)) from error
+        path = ("server", *what_if.server) if len(what_if.server) == 1 else ("server",)
+        raise ScenarioError.single(COMMAND_LINE, str(error), remedy, path=path) from error
     return Changed(
         captured=replace(
             captured,

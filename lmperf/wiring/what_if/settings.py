@@ -23,6 +23,8 @@ from scheduler.routing import Routing, Rule
 from scheduler.server_model.spec import ServerLimits
 from scheduler.slots import Slots
 
+MOST_REPLICAS = 1_000
+
 _TENANT_KEYS = ("rate", "weight", "remove", "add_like")
 _TOP_KEYS = ("rate", "replicas", "routing", "slots", "server", "tenants")
 
@@ -106,7 +108,7 @@ def _take(found: dict[str, Any], path: tuple[str, ...], value: object) -> None:
         case ("rate",):
             found["top"]["rate"] = _positive(path, value)
         case ("replicas",):
-            found["top"]["replicas"] = _count(path, value)
+            found["top"]["replicas"] = _count(path, value, most=MOST_REPLICAS)
         case ("routing",) | ("routing", "rule"):
             if not isinstance(value, str) or value not in set(Rule):
                 raise _fault(path, f"there is no rule {value!r}", one_of(str(value), Rule))
@@ -170,9 +172,11 @@ def _not_negative(path: tuple[str, ...], value: object) -> float:
     return float(value)
 
 
-def _count(path: tuple[str, ...], value: object) -> int:
+def _count(path: tuple[str, ...], value: object, most: int = 2**63 - 1) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise _fault(path, f"{value!r} is no whole number from 1", "write a number such as 2")
+    if value > most:
+        raise _fault(path, f"{value:,} is too many", f"at most {most:,}")
     return value
 
 
@@ -219,6 +223,14 @@ def _tenant_faults(found: Mapping[str, Mapping[str, Any]], known: Sequence[str])
             if name not in everybody
         )
     removed = {name for name, remove in found["removed"].items() if remove}
+    faults.extend(
+        Fault(
+            place, ("tenants", name, "remove"), f"contradicts {render_path(('tenants', name, key))}", "drop one of them"
+        )
+        for kind, key in (("added", "add_like"), ("rates", "rate"), ("weights", "weight"))
+        for name in found[kind]
+        if name in removed
+    )
     if removed and not set(everybody) - removed:
         faults.append(Fault(place, ("tenants",), "every tenant is removed", "leave at least one"))
     return faults
