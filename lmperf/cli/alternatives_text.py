@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from rich.console import Console
-from rich.table import Table
 
+from loadgen.fitted_table import FittedTable
 from loadgen.offline.verdicts import PolicyVerdict, TenantVerdict
 from loadgen.report.alternatives import bests_of, policies_of, tenants_of
 from loadgen.report.comparison import (
@@ -18,7 +18,6 @@ from loadgen.report.comparison import (
     worst_tenant,
 )
 from loadgen.report.text import target
-from loadgen.table import ruled
 from tenants.measures.shares import percent_within
 
 _TO_MS = 1e-6
@@ -31,30 +30,26 @@ def print_alternatives(
     """``answer``: what they say, in words; ``against``: what decay is against."""
     shown = [each for each in comparisons if each.verdicts]
     console.print(_overview(shown, against))
-    for table in _by_tenant(shown, console.width):
-        console.print(table)
+    console.print(_by_tenant(shown))
     console.print(answer, soft_wrap=True)
 
 
-def _overview(comparisons: Sequence[Comparison], against: str) -> Table:
+def _overview(comparisons: Sequence[Comparison], against: str) -> FittedTable:
     policies = policies_of(comparisons)
     promised = any(promised_in(each) for each in comparisons)
-    table = ruled(
+    table = FittedTable(
         "alternatives side by side, of the tenants in contract",
-        (
+        ("alternative", "policy"),
+        (*(("targets", "worst %") if promised else ()), "TTFT P99 ms", "decay", "tokens/s"),
+        caption=(
             "targets: whether all in contract are at theirs; worst %: attainment of the least attained; "
             if promised
             else ""
         )
         + f"TTFT P99: mean; decay: of TTFT P99, against {against}; * best: "
         + ("least attained tenant, then TTFT P99" if promised else "least TTFT P99"),
+        left=("targets",),
     )
-    table.add_column("alternative", overflow="fold")
-    table.add_column("policy", overflow="fold")
-    if promised:
-        table.add_column("targets")
-    for column in (*(("worst %",) if promised else ()), "TTFT P99 ms", "decay", "tokens/s"):
-        table.add_column(column, justify="right", overflow="fold")
     for each in comparisons:
         best, there = bests_of(each, policies), at_targets(each)
         for number, verdict in enumerate(each.verdicts):
@@ -85,37 +80,22 @@ def _kept(verdict: PolicyVerdict, comparison: Comparison, there: Sequence[str]) 
     return "met" if verdict.label in there else "missed"
 
 
-_ALTERNATIVE_WIDTH = 28
-"""Of a long name's column: it is folded beyond."""
-
 _GROWN = "↑: its load grows there, so it is not in contract unless all of them grow"
 
 
-def _by_tenant(comparisons: Sequence[Comparison], width: int) -> Iterator[Table]:
-    """Policies as columns; as many tables as it takes for their figures to stand on one line each."""
+def _by_tenant(comparisons: Sequence[Comparison]) -> FittedTable:
+    """Policies as columns."""
     every = [tenant for each in comparisons for verdict in each.verdicts for tenant in verdict.raised.values()]
     judged = any(tenant.attainment.value is not None for tenant in every)
     cached = any(each.states_hits for each in comparisons)
     figures = [*(["attained %"] if judged else []), "TTFT P99 ms", *(["hit share %"] if cached else [])]
     policies = policies_of(comparisons)
-    names = max(len(name) + len(" (99.9%)") for name in tenants_of(comparisons))
-    alternatives = min(max(len(each.name) for each in comparisons) + 2, _ALTERNATIVE_WIDTH)
-    cell = max(*map(len, policies), len("100.0 / 12,345 / 99.9" if cached else "100.0 / 12,345"))
-    at_once = max((width - names - alternatives - 4) // (cell + 2), 1)
-    for first in range(0, len(policies), at_once):
-        grown = first + at_once >= len(policies) and any(each.noisy for each in comparisons)
-        table = ruled(f"every tenant: {' / '.join(figures)}", _GROWN if grown else None)
-        table.add_column("tenant", overflow="fold")
-        table.add_column("alternative", overflow="fold", max_width=_ALTERNATIVE_WIDTH)
-        for label in policies[first : first + at_once]:
-            table.add_column(label, justify="right", overflow="fold")
-        _add_tenants(table, comparisons, policies[first : first + at_once], judged=judged, cached=cached)
-        yield table
-
-
-def _add_tenants(
-    table: Table, comparisons: Sequence[Comparison], policies: Sequence[str], *, judged: bool, cached: bool
-) -> None:
+    table = FittedTable(
+        f"every tenant: {' / '.join(figures)}",
+        ("tenant", "alternative"),
+        policies,
+        caption=_GROWN if any(each.noisy for each in comparisons) else None,
+    )
     for name in tenants_of(comparisons):
         shown = name
         for each in (each for each in comparisons if name in each.tenants and name not in each.removed):
@@ -132,6 +112,7 @@ def _add_tenants(
             )
             shown = ""
         table.add_section()
+    return table
 
 
 def _figures(found: TenantVerdict, *, judged: bool, cached: bool) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 
 from lmperf.wiring.beside import Beside
+from loadgen.fitted_table import FittedTable
 from loadgen.offline.verdicts import TenantVerdict
-from loadgen.table import ruled
 from tenants.measures.shares import percent_within
 
 _TO_MS = 1e-6
@@ -17,13 +17,11 @@ _LATENCIES = ("ttft_p50", "ttft_p99", "e2e_p50", "e2e_p99")
 
 def print_beside(console: Console, found: Sequence[Beside]) -> None:
     for each in found:
-        table = ruled(
-            title=f"{each.run} beside {each.simulation}, under {each.policy}: errors are simulated / live - 1",
+        table = FittedTable(
+            f"{each.run} beside {each.simulation}, under {each.policy}: errors are simulated / live - 1",
+            ("tenant", "figure"),
+            ("live", "simulated", "error"),
         )
-        table.add_column("tenant", overflow="fold")
-        table.add_column("figure", no_wrap=True)
-        for column in ("live", "simulated", "error"):
-            table.add_column(column, justify="right", no_wrap=True)
         for name, live in each.live.items():
             simulated = each.simulated.get(name)
             if simulated is not None:

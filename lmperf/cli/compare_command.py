@@ -8,7 +8,6 @@ import math
 import sys
 from pathlib import Path
 
-from rich.table import Table
 from rich.text import Text
 
 from lmperf.cli.compare_simulated import show_beside, show_simulations
@@ -19,7 +18,8 @@ from lmperf.wiring.compared import Pair, compared, pair_of
 from lmperf.wiring.compared_simulations import is_simulation, read_simulations, simulations
 from lmperf.wiring.comparison_file import COMPARISON_JSON
 from lmperf.wiring.regression import Difference, differences, incomparable
-from loadgen.table import ruled, title_of
+from loadgen.fitted_table import FittedTable
+from loadgen.table import title_of
 
 
 def run(args: argparse.Namespace) -> ExitCode:
@@ -79,13 +79,8 @@ def _compare(pair: Pair, tolerance: float) -> bool:
     return True
 
 
-def _table(found: list[Difference], tolerance: float) -> Table:
-    table = ruled()
-    table.add_column("tenant", overflow="fold")
-    table.add_column("figure", no_wrap=True)
-    for name in ("first", "this", "difference"):
-        table.add_column(name, justify="right")
-    table.add_column("")
+def _table(found: list[Difference], tolerance: float) -> FittedTable:
+    table = FittedTable(None, ("tenant", "figure"), ("first", "this", "difference", ""), left=("",))
     last = None
     for one in found:
         if last not in {None, one.tenant}:

@@ -10,6 +10,7 @@ import numpy as np
 from loadgen.offline.cell import CellResult, TenantFigures, tenant_figures
 from loadgen.offline.experiment import Cells, Experiment
 from loadgen.recorder import Recorder
+from loadgen.recording.window import rated_s
 from tenants.measures.interference import Growth
 from tenants.measures.intervals import Interval, t_interval
 from tenants.measures.shares import percent_within
@@ -168,7 +169,7 @@ def _tenant(cells: Sequence[CellResult], name: str) -> TenantVerdict:
 def verdicts_of_run(recorder: Recorder) -> dict[str, TenantVerdict]:
     """Each tenant of one recorded run, captured or simulated, as of a single seed."""
     judged = recorder.columns().judged()
-    duration_s = (recorder.window_ns[1] - recorder.window_ns[0]) / 1e9
+    duration_s = rated_s(recorder.window_ns, judged)
     return {
         tenant.name: tenant_verdict([tenant_figures(judged.of(tenant.name), tenant, duration_s)])
         for tenant in recorder.tenants
