@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 
 from loadgen.fitted_table import FittedTable
-from loadgen.offline.fidelity import FidelityRow
+from loadgen.offline.fidelity import HOW_READ, FidelityRow
 from loadgen.offline.verdicts import Figure, PolicyVerdict, state_hits, verdicts_of_run
 from loadgen.recorder import Recorder
 from loadgen.table import HIT_SHARE, hit_share_text
@@ -23,6 +23,7 @@ def print_reproduction(console: Console, rows: Sequence[FidelityRow], arrivals: 
         f"the captured run, reproduced (arrivals: {arrivals}); errors are simulated / captured - 1",
         ("tenant", "figure"),
         ("captured", "simulated", "error"),
+        caption=HOW_READ,
     )
     for row in rows:
         table.add_row(

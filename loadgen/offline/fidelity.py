@@ -1,16 +1,19 @@
 """How well a simulated run reproduces a captured one: signed errors, metric by metric, tenant by tenant.
 
-Both runs were recorded by the same recorder and are read by the same measures. An error is ``simulated / captured - 1``.
+Both runs were recorded by the same recorder and are read by the same measures: from rows, so that a figure is the one that
+stands in whatever is compared with it; gaps between tokens, of which rows keep no list, from histograms. An error is
+``simulated / captured - 1``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from loadgen.offline.cell import throughput
 from loadgen.recorder import Recorder
-from tenants.measures.columns import Columns
+from tenants.measures.columns import Columns, Int64s, StatusCode
+from tenants.measures.histogram import Histogram
+from tenants.measures.percentile import has_column, mean_successes_ns, metric_values, percentile_successes
 from tenants.measures.prefix_cache import cache_hits
 from tenants.slo import Metric
 
@@ -54,20 +57,32 @@ _FIGURES: tuple[tuple[str, Metric, float | None], ...] = (
 )
 
 
+HOW_READ = "latencies: of the requests that succeeded; ITL from a histogram (within 0.1%), all else from rows"
+"""What a table of them says below it."""
+
+
 def fidelity(captured: Recorder, simulated: Recorder) -> list[FidelityRow]:
     """One row a figure for the total, then for each tenant; throughput for the total only, the share of prompt tokens that the
     prefix cache held where either run states it.
     """
     rows = []
-    seen = [recorder.columns().judged() for recorder in (captured, simulated)]
+    recorders = (captured, simulated)
+    seen = [recorder.columns().judged() for recorder in recorders]
     names: list[str | None] = [None, *(tenant.name for tenant in captured.tenants)]
     if len(captured.tenants) == 1:
         names = [None]
     for name in names:
+        own = [columns if name is None else columns.of(name) for columns in seen]
+        ok = [columns.select(columns.status == StatusCode.OK) for columns in own]
         for label, metric, percentile in _FIGURES:
-            read = _reader(metric, percentile, name)
-            rows.append(FidelityRow(name or TOTAL, label, read(captured), read(simulated)))
-        hits = [_hit_percent(columns if name is None else columns.of(name)) for columns in seen]
+            figures = [
+                _of_rows(metric_values(columns, metric), percentile)
+                if has_column(metric)
+                else _of_histogram(recorder.successes(metric, name), percentile)
+                for recorder, columns in zip(recorders, ok, strict=True)
+            ]
+            rows.append(FidelityRow(name or TOTAL, label, *figures))
+        hits = [_hit_percent(columns) for columns in own]
         if hits != [None, None]:
             rows.append(FidelityRow(name or TOTAL, _HIT_SHARE, *hits))
     speeds = [throughput(columns) or None for columns in seen]
@@ -80,15 +95,16 @@ def _hit_percent(columns: Columns) -> float | None:
     return None if share is None else 100.0 * share
 
 
-def _reader(metric: Metric, percentile: float | None, tenant: str | None) -> Callable[[Recorder], float | None]:
-    def read(recorder: Recorder) -> float | None:
-        histogram = recorder.successes(metric, tenant)
-        if not histogram.count:
-            return None
-        if percentile is None:
-            mean = histogram.mean_successes_ns
-            return None if mean is None else mean / 1e6
-        value = histogram.percentile_successes(percentile).value_ns
-        return None if value is None else value / 1e6
+def _of_rows(values_ns: Int64s, p: float | None) -> float | None:
+    """ms of what was measured: a percentile, or (None) the mean."""
+    return _ms(mean_successes_ns(values_ns) if p is None else percentile_successes(values_ns, p).value_ns)
 
-    return read
+
+def _of_histogram(found: Histogram, p: float | None) -> float | None:
+    if not found.count:
+        return None
+    return _ms(found.mean_successes_ns if p is None else found.percentile_successes(p).value_ns)
+
+
+def _ms(value_ns: float | None) -> float | None:
+    return None if value_ns is None else value_ns / 1e6
