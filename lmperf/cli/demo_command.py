@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -22,6 +22,7 @@ from lmperf.wiring.live import LiveOptions
 from lmperf.wiring.offline import TraceAnswer, policy_choices, replay_policies
 from lmperf.wiring.results import RunResult
 from lmperf.wiring.saturation import resolve_with_saturation
+from loadgen.offline.experiment import PolicyChoice
 from loadgen.recorder import Recorder
 from loadgen.report.comparison import Comparison, FidelityTable
 from loadgen.report.render import write_comparison
@@ -46,34 +47,61 @@ def run(args: argparse.Namespace) -> ExitCode:
         "which floods it in bursts of 100. Which queue in front of the server keeps chat and rag within their SLOs?\n"
     )
     with results_folder(output_folder(args, "demo"), args.argv) as directory:
-        for number, policy in enumerate(LIVE_POLICIES, start=1):
-            progress.stage(f"[{number} of 3] live on the embedded server, policy {policy}, 25 s of arrivals")
-            scenario = load_scenario(find_scenario("demo"), overrides=[f"policy={policy}"], known=installed())
-            plan = resolve_with_saturation(scenario)
-            options = LiveOptions(directory=directory / f"live-{policy}", percentiles=percentiles_of(args))
-            live[policy] = run_once(scenario, plan, options, progress)
-            show(live[policy])
-            if live[policy].interrupted:
-                return ExitCode.INTERRUPTED
-        progress.stage("[3 of 3] the trace captured under fifo, simulated under every policy")
-        answer = _simulated(directory / "live-fifo", directory)
-        if answer.interrupted:
-            return ExitCode.INTERRUPTED
+        try:
+            _measure(live, directory, percentiles_of(args), progress)
+            progress.stage("[3 of 3] the trace captured under fifo, simulated under every policy")
+            choices = policy_choices("all")
+            answer = _simulated(_folder(directory, "fifo"), directory, choices)
+        except KeyboardInterrupt:
+            console.print(_kept(live, directory), soft_wrap=True)
+            raise
     _conclude(console, live, answer, directory)
+    if answer.interrupted:
+        done = f"{len(answer.as_captured)} of {len(choices)} policies were simulated"
+        console.print(f"interrupted: {done}, and the figures are of these; both live runs are whole", soft_wrap=True)
+        return ExitCode.INTERRUPTED
     # Broken SLOs are what the demo shows, and a busy machine is said so in a banner: neither is a failure of the demo.
     return ExitCode.OK
 
 
-def _simulated(trace: Path, directory: Path) -> TraceAnswer:
+def _folder(directory: Path, policy: str) -> Path:
+    return directory / f"live-{policy}"
+
+
+def _measure(live: dict[str, RunResult], directory: Path, percentiles: tuple[float, ...], progress: Progress) -> None:
+    """Puts the live runs into ``live``, one after the other. Raises KeyboardInterrupt, also when one ended in order."""
+    for number, policy in enumerate(LIVE_POLICIES, start=1):
+        progress.stage(f"[{number} of 3] live on the embedded server, policy {policy}, 25 s of arrivals")
+        scenario = load_scenario(find_scenario("demo"), overrides=[f"policy={policy}"], known=installed())
+        plan = resolve_with_saturation(scenario)
+        options = LiveOptions(directory=_folder(directory, policy), percentiles=percentiles)
+        live[policy] = run_once(scenario, plan, options, progress)
+        show(live[policy])
+        if live[policy].interrupted:
+            raise KeyboardInterrupt
+
+
+def _kept(live: Mapping[str, RunResult], directory: Path) -> str:
+    """What an interrupt left, and what can be done with it."""
+    if not live:
+        return "interrupted: no live run was measured"
+    runs = [f"{_folder(directory, policy)}{', cut short' if run.interrupted else ''}" for policy, run in live.items()]
+    folders = " ".join(str(_folder(directory, policy)) for policy in live)
+    way = f"lmperf compare {folders}" if len(live) > 1 else f"lmperf simulate {folders} --policies all"
+    return f"interrupted: kept {' and '.join(runs)}\nNext: {way}"
+
+
+def _simulated(trace: Path, directory: Path, choices: Sequence[PolicyChoice]) -> TraceAnswer:
     captured = captured_run(trace, recorded=False)
     server, fit = server_for(captured, None)
     (directory / "server-model.json").write_bytes(encode_server_model(server))
-    return replay_policies(captured, server, fit, policy_choices("all"), scratch=directory.absolute())
+    return replay_policies(captured, server, fit, choices, scratch=directory.absolute())
 
 
 def _conclude(console: Console, live: Mapping[str, RunResult], answer: TraceAnswer, directory: Path) -> None:
     print_reproduction(console, [row for row in answer.reproduction if row.tenant == "all"], answer.captured.arrivals)
-    console.print(_table(live, answer.as_captured))
+    if answer.as_captured:
+        console.print(_table(live, answer.as_captured))
     console.print(
         "How to read it: 'kept' is the share of the tenant's requests that met all its limits. The simulator was calibrated "
         f"from\nthe fifo run's client-side timestamps alone ({answer.fit.how if answer.fit else 'as named'}); where a policy "
@@ -99,11 +127,11 @@ def _conclude(console: Console, live: Mapping[str, RunResult], answer: TraceAnsw
     console.print("Written:", soft_wrap=True)
     for path in (
         report,
-        *(directory / f"live-{policy}" / "report.html" for policy in live),
+        *(_folder(directory, policy) / "report.html" for policy in live),
         directory / "server-model.json",
     ):
         console.print(f"  {path}", soft_wrap=True)
-    console.print(f"Next: lmperf simulate {directory / 'live-fifo'} --policies all", soft_wrap=True)
+    console.print(f"Next: lmperf simulate {_folder(directory, 'fifo')} --policies all", soft_wrap=True)
 
 
 def _table(live: Mapping[str, RunResult], simulated: Mapping[str, Recorder]) -> Table:

@@ -12,9 +12,10 @@ from rich.table import Table
 from lmperf.cli.output import output_folder, results_folder
 from lmperf.console import Progress, results_console
 from lmperf.exit_codes import ExitCode
-from lmperf.wiring.suite import SuiteResult, run_suite, study_choices
+from lmperf.wiring.suite import SUITES, SuiteResult, run_suite, study_choices
 from loadgen.offline.experiment import OnProgress
 from loadgen.table import ruled
+from loadgen.whole_file import write_whole
 from tenants.measures.shares import cut
 
 DEFAULT_SEEDS = 5
@@ -49,8 +50,9 @@ def run_suite_command(args: argparse.Namespace) -> ExitCode:
             on_rows=on_rows,
         )
     progress.done()
-    console.print(_table(result, seeds))
-    console.print(_other_figures(result))
+    if result.rows:
+        console.print(_table(result, seeds))
+        console.print(_other_figures(result))
     for scenario, notes in result.notes.items():
         for note in notes:
             console.print(f"{scenario}: note: {note}", soft_wrap=True)
@@ -58,7 +60,9 @@ def run_suite_command(args: argparse.Namespace) -> ExitCode:
         console.print(f"skipped {scenario}: {reason}", soft_wrap=True)
     console.print(f"written: {directory / 'suite.json'}", soft_wrap=True)
     if result.interrupted:
-        console.print("interrupted: the table is of the scenarios that were finished")
+        done, planned = len(result.scenarios), len(SUITES[args.suite]) - len(result.skipped)
+        what = "and the figures are of these" if done else "so there are no figures"
+        console.print(f"interrupted: {done} of {planned} scenarios were finished, {what}", soft_wrap=True)
         return ExitCode.INTERRUPTED
     return ExitCode.OK
 
@@ -72,7 +76,7 @@ def _write(directory: Path, result: SuiteResult) -> None:
         **({"notes": result.notes} if result.notes else {}),
         "interrupted": result.interrupted,
     }
-    (directory / "suite.json").write_bytes(msgspec.json.format(msgspec.json.encode(data), indent=2))
+    write_whole(directory / "suite.json", msgspec.json.format(msgspec.json.encode(data), indent=2))
 
 
 def _short(scenario: str) -> str:

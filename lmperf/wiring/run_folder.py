@@ -27,6 +27,8 @@ _LEFT_BY_A_RUN = (
     "tune.json",
     "suite.json",
 )
+_RUNS_WITHIN = "live-*"
+"""Where a command that makes several live runs has each of them."""
 
 
 @contextmanager
@@ -77,4 +79,5 @@ def _claim(directory: Path) -> TextIO | None:
 
 
 def _holds_a_run(directory: Path) -> bool:
-    return any((directory / name).exists() for name in _LEFT_BY_A_RUN)
+    places = (directory, *directory.glob(_RUNS_WITHIN))
+    return any((place / name).exists() for place in places for name in _LEFT_BY_A_RUN)

@@ -86,17 +86,21 @@ def send(process, numbers, *, group):
 
 
 class Stopped:
-    """A command over two processes, with signals sent to it once it simulates (``first``: and once that file is there)."""
+    """A command over two processes, with signals sent to it once it simulates (``first``: and once that file is there).
+    ``left``: who stayed, and what stayed where temporary things go."""
 
     def __init__(self, folder, *args, numbers, group, first=None):
         (folder / "slow.yaml").write_text(SLOW, encoding="utf-8")
-        process = start(*args, "--processes", 2, "--output-dir", "out", cwd=folder, start_new_session=True)
+        temporary = folder / "temporary"
+        temporary.mkdir()
+        args = (*args, "--processes", 2, "--output-dir", "out")
+        process = start(*args, cwd=folder, env={"TMPDIR": str(temporary)}, start_new_session=True)
         self.folder = folder / "out"
         with at_last_killed(process):
             until(lambda: is_simulating(process.pid) and (first is None or (self.folder / first).is_file()), process)
             send(process, numbers, group=group)
             self.out, self.err = process.communicate(timeout=DEADLINE_S)
-            self.left = gone(process.pid)
+            self.left = [*gone(process.pid), *temporary.iterdir()]
         self.code = process.returncode
 
     def json(self, name):
@@ -143,6 +147,39 @@ def test_a_stopped_comparison_leaves_no_process(how, tmp_path):
     assert "Traceback" not in found.err
     assert "of 32 simulated runs" in found.out
     assert found.json("comparison.json")["interrupted"] is True
+
+
+SUITE = ("simulate", "--suite", "policy-study", "--policies", "fifo")
+
+
+@pytest.mark.parametrize("how", SIGNALS)
+def test_a_stopped_suite_keeps_the_scenarios_that_it_finished(how, tmp_path):
+    """After its first scenario: 105, no traceback, no process, the table and a whole file of those alone, and how many."""
+    numbers, group = SIGNALS[how]
+    found = Stopped(tmp_path, *SUITE, "--seeds", 8, numbers=numbers, group=group, first="suite.json")
+    assert found.left == []
+    assert found.code == 105, found.err
+    assert "Traceback" not in found.err
+    assert "stopping; what was found is kept" in found.err
+    data = found.json("suite.json")
+    finished = list(dict.fromkeys(row["scenario"] for row in data["rows"]))
+    assert data["interrupted"] is True
+    assert finished[0] == "study-a-flooder"
+    assert len(finished) < 8
+    assert f"interrupted: {len(finished)} of " in found.out
+    assert "attainment of the worst tenant" in " ".join(found.out.split())
+    assert sorted(path.name for path in found.folder.iterdir()) == ["log.txt", "suite.json"]
+
+
+def test_a_suite_that_is_stopped_in_its_first_scenario_shows_no_empty_tables(tmp_path):
+    """There are no figures, and that is said."""
+    found = Stopped(tmp_path, *SUITE, "--seeds", 60, numbers=[signal.SIGINT], group=True)
+    assert found.left == []
+    assert found.code == 105, found.err
+    data = found.json("suite.json")
+    assert (data["interrupted"], data["rows"]) == (True, [])
+    assert "interrupted: 0 of 9 scenarios were finished" in found.out
+    assert "attainment" not in found.out
 
 
 def long_trace(folder):
