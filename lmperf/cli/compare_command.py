@@ -34,7 +34,12 @@ def run(args: argparse.Namespace) -> ExitCode:
         )
     simulated = [name for name in args.runs if is_simulation(name)]
     if len(simulated) == len(args.runs):
-        return show_simulations(simulations(simulated))
+        return show_simulations(simulations(simulated), args)
+    if args.output_dir is not None:
+        live = next(name for name in args.runs if name not in simulated)
+        raise ScenarioError.single(
+            "<flags>", f"--output-dir writes a page of folders of simulate, and {live} is none", "leave it out"
+        )
     read = [compared(name) for name in args.runs if name not in simulated]
     if simulated:
         return show_beside(read, read_simulations(simulated))

@@ -1,4 +1,5 @@
-"""What ``lmperf simulate`` leaves in its folder: the comparison as data, and, where anything is compared, as a page."""
+"""What ``lmperf simulate`` leaves in its folder, and ``lmperf compare`` of such folders: the comparison as data, and, where
+anything is compared, as a page."""
 
 from __future__ import annotations
 
@@ -22,6 +23,8 @@ from loadgen.report.comparison import Comparison, FidelityTable
 from loadgen.report.render import COMPARISON_HTML, write_comparison
 from loadgen.report.render_alternatives import write_alternatives
 from tenants.tenant import Tenant
+
+BASELINE_LOAD = "the baseline load"
 
 
 def write_scenario_answer(directory: Path, answer: ScenarioAnswer, *, command: Sequence[str], seeds: int) -> None:
@@ -91,6 +94,30 @@ def write_trace_answer(
         write_comparison(directory / COMPARISON_HTML, first, others=others, command=_again(command))
 
 
+def write_compared(
+    directory: Path,
+    found: ComparisonFile,
+    shown: Sequence[Comparison],
+    *,
+    answer: str,
+    against: str,
+    command: Sequence[str],
+) -> None:
+    """Folders side by side. ``shown``: what ``found`` holds, the trace as captured first where it holds that; ``answer``: what
+    it says, in words; ``against``: what decay is against."""
+    write_comparison_file(directory, found)
+    unchanged = None if found.as_captured is None else shown[0]
+    write_alternatives(
+        directory / COMPARISON_HTML,
+        unchanged,
+        shown if unchanged is None else shown[1:],
+        notes=found.notes,
+        command=_again(command),
+        answer=answer,
+        against=against,
+    )
+
+
 def shown_alternatives(answer: TraceAnswer) -> list[Comparison]:
     """The trace as captured, then each alternative, as a report shows them."""
     targets = _targets(answer.captured.tenants)
@@ -101,7 +128,8 @@ def shown_alternatives(answer: TraceAnswer) -> list[Comparison]:
 def alternative_of(found: OneComparison, targets: Mapping[str, float], name: str | None = None) -> Comparison:
     """One of several, as a report shows it; ``name``: if not its own."""
     own = found.alternative if name is None else name
-    return replace(_comparison(found, targets, own), name=own)
+    shown = replace(_comparison(found, targets, own), name=own)
+    return shown if found.alternative else replace(shown, baseline=BASELINE_LOAD)
 
 
 def _shown(
@@ -124,7 +152,7 @@ def _comparison(found: OneComparison, targets: Mapping[str, float], difference: 
         in_contract=found.in_contract,
         removed=found.removed,
         difference=difference is not None,
-        baseline="the baseline load" if difference is None else "the trace as captured",
+        baseline=BASELINE_LOAD if difference is None else "the trace as captured",
         raised="the raised load" if difference is None else difference,
     )
 

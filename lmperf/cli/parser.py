@@ -317,6 +317,11 @@ def _compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tolerance", type=float, default=0.1, metavar="X", help="relative growth allowed (default 0.1)"
     )
+    parser.add_argument(
+        "--output-dir",
+        metavar="DIR",
+        help="of folders of simulate: write comparison.html and comparison.json there (default: nothing is written)",
+    )
 
 
 def _trace(parser: argparse.ArgumentParser) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,6 +20,8 @@ from lmperf.wiring.comparison_file import (
 from lmperf.wiring.what_if.alternatives import UNCHANGED
 from loadgen.offline.verdicts import Figure, PolicyVerdict
 from loadgen.summary.files import SUMMARY_JSON
+
+MODELS_DIFFER = "their server models differ, which may be all that makes a difference"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,11 @@ class Row:
     name: str
     found: OneComparison
     targets: dict[str, float]
+
+    @property
+    def unchanged(self) -> bool:
+        """True for the trace as captured."""
+        return self.found.alternative == UNCHANGED
 
 
 def is_simulation(path: str) -> bool:
@@ -100,14 +107,54 @@ def _empty(side: Simulation) -> Fault:
 def rows_of(sides: Sequence[Simulation]) -> list[Row]:
     """What stands side by side: the trace as captured first, once where all agree on it. A name that is not enough to tell one
     from another has its folder before it."""
-    found = [(side, _name(each), each) for side in sides for each in side.found.comparisons if each.policies]
-    counts = Counter(name for _, name, _ in found)
+    found = [(side, each) for side in sides for each in side.found.comparisons if each.policies]
+    counts = Counter(_name(side, each) for side, each in found)
     plain = _unchanged(sides)
-    rows = [
-        Row(name if counts[name] == 1 and each.alternative else f"{side.name}: {name}", each, dict(side.found.targets))
-        for side, name, each in found
-    ]
+    rows = []
+    for side, each in found:
+        name = _name(side, each)
+        whole = name if counts[name] == 1 or not _is_named(each) else f"{side.name}: {name}"
+        rows.append(Row(whole, each, _targets(side, each)))
     return [*plain, *rows]
+
+
+def side_by_side(sides: Sequence[Simulation], rows: Sequence[Row]) -> ComparisonFile:
+    """One file of all, which stands beside others as they do; ``rows``: of :func:`rows_of`."""
+    files = [side.found for side in sides]
+    first = files[0]
+    plain = rows[0].found if rows[0].unchanged else None
+    others = rows if plain is None else rows[1:]
+    # What each found of the arrivals as captured stands as one where they agree on it.
+    agreed = plain is not None and not any(row.unchanged for row in others)
+    return ComparisonFile(
+        source=msgspec.structs.replace(first.source, seeds=min(each.source.seeds for each in files)),
+        server_model=", ".join(dict.fromkeys(each.server_model for each in files)),
+        interrupted=any(each.interrupted for each in files),
+        targets=first.targets,
+        comparisons=tuple(_entry(row, first.targets) for row in others),
+        as_captured=plain,
+        replayed={label: of for each in reversed(files) for label, of in each.replayed.items()} if agreed else {},
+        notes=_notes(sides),
+    )
+
+
+def models_differ(sides: Sequence[Simulation]) -> bool:
+    return len({side.found.server_model for side in sides}) > 1
+
+
+def _notes(sides: Sequence[Simulation]) -> tuple[str, ...]:
+    """What makes each doubtful, and all of them side by side."""
+    own = [f"{side.name}: {note}" for side in sides for note in side.found.notes]
+    return (*own, MODELS_DIFFER) if models_differ(sides) else tuple(own)
+
+
+def _entry(row: Row, targets: Mapping[str, float]) -> OneComparison:
+    own = None if row.targets == targets else row.targets
+    return msgspec.structs.replace(row.found, name=row.name, targets=own)
+
+
+def _targets(side: Simulation, found: OneComparison) -> dict[str, float]:
+    return dict(side.found.targets if found.targets is None else found.targets)
 
 
 def _same(first: SimulatedSource, second: SimulatedSource) -> bool:
@@ -121,8 +168,16 @@ def _named(source: SimulatedSource) -> str:
     return f"the {source.kind} {source.name}{rows}"
 
 
-def _name(found: OneComparison) -> str:
-    return found.alternative or (f"{', '.join(found.noisy)} grows" if found.noisy else "raised load")
+def _is_named(found: OneComparison) -> bool:
+    return bool(found.name or found.alternative)
+
+
+def _name(side: Simulation, found: OneComparison) -> str:
+    """Derived loads are called alike in every folder."""
+    if _is_named(found):
+        return found.name or found.alternative
+    grown = f"{', '.join(found.noisy)} grows" if found.noisy else "raised load"
+    return f"{side.name}: {grown}"
 
 
 def _unchanged(sides: Sequence[Simulation]) -> list[Row]:

@@ -1,4 +1,5 @@
-"""``comparison.json``: what ``lmperf simulate`` found, as data, and read back to be put beside another."""
+"""``comparison.json``: what ``lmperf simulate`` found, as data, and read back to be put beside another (by
+``lmperf compare``, which writes one of all)."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from loadgen.whole_file import write_whole
 COMPARISON_JSON = "comparison.json"
 FAMILY = "lmperf.comparison"
 MAJOR = 1
-SCHEMA = f"{FAMILY}/{MAJOR}.1"
+SCHEMA = f"{FAMILY}/{MAJOR}.2"
 
 
 class ComparisonFileError(Exception):
@@ -38,7 +39,8 @@ class SimulatedSource(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=T
 
 class OneComparison(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """As :class:`lmperf.wiring.offline.Comparison`. ``alternative``, ``settings``: the name and settings of a what-if;
-    ``routing``: between which servers, where there are several."""
+    ``routing``: between which servers, where there are several. Where folders were put side by side in one file, ``name``: what
+    it is called there, and ``targets``: promised attainment by tenant, where not the file's."""
 
     noisy: tuple[str, ...]
     in_contract: tuple[str, ...]
@@ -46,6 +48,8 @@ class OneComparison(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     alternative: str = ""
     settings: tuple[str, ...] = ()
     routing: str = ""
+    name: str = ""
+    targets: Mapping[str, float] | None = None
     policies: tuple[PolicyVerdict, ...]
 
     @classmethod

@@ -16,17 +16,23 @@ from loadgen.report.render import Section, comparison_context, write_page
 TITLE = "Alternatives compared"
 
 
+AS_CAPTURED = "the trace as captured"
+
+
 def render_alternatives(
-    unchanged: Comparison,
+    unchanged: Comparison | None,
     alternatives: Sequence[Comparison],
     *,
     notes: Sequence[str] = (),
     fidelity: FidelityTable | None = None,
     command: str | None = None,
+    answer: str | None = None,
+    against: str = AS_CAPTURED,
 ) -> str:
-    """The text of an HTML file. ``unchanged``: what the others are alternatives to, as if it were one of them.
-    ``notes``: what makes them doubtful, sentences."""
-    everything = [each for each in (unchanged, *alternatives) if each.verdicts]
+    """The text of an HTML file. ``unchanged``: what the others are alternatives to, as if it were one of them; None where they
+    are alternatives to each other. ``notes``: what makes them doubtful, sentences. ``answer``: what they say, where not what
+    :func:`~loadgen.report.alternatives.answer_of_alternatives` finds. ``against``: what decay is against."""
+    everything = [each for each in (unchanged, *alternatives) if each is not None and each.verdicts]
     looks = looks_of(policies_of(everything))
     plots = alternatives_plots(everything, looks)
     sections = [Section(each, [], f"-{number}") for number, each in enumerate(alternatives, 1) if each.verdicts]
@@ -35,7 +41,8 @@ def render_alternatives(
         plots,
         heading=TITLE,
         name=TITLE,
-        answer=answer_of_alternatives(everything, unchanged=unchanged.name),
+        answer=answer or answer_of_alternatives(everything, unchanged="" if unchanged is None else unchanged.name),
+        against=against,
         alternatives=everything,
         sections=sections,
         sure=all(each.has_intervals for each in everything),
@@ -58,13 +65,17 @@ def render_alternatives(
 
 def write_alternatives(
     path: Path,
-    unchanged: Comparison,
+    unchanged: Comparison | None,
     alternatives: Sequence[Comparison],
     *,
     notes: Sequence[str] = (),
     fidelity: FidelityTable | None = None,
     command: str | None = None,
+    answer: str | None = None,
+    against: str = AS_CAPTURED,
 ) -> Path:
     """Write :func:`render_alternatives` to ``path``, whole or not at all."""
-    html = render_alternatives(unchanged, alternatives, notes=notes, fidelity=fidelity, command=command)
+    html = render_alternatives(
+        unchanged, alternatives, notes=notes, fidelity=fidelity, command=command, answer=answer, against=against
+    )
     return write_page(path, html)

@@ -368,6 +368,99 @@ def test_only_policies_that_all_have_are_called_best(invoke):
     assert "No policy stands in all of them" in invoke("compare", "a", "c")[1]
 
 
+def test_folders_side_by_side_are_written_as_one_with_its_page(invoke, tmp_path):
+    """As if their alternatives had been asked for together: the same page but for the command, and data that says the same of
+    each and can itself stand beside others."""
+    for name, setting in (("a", "rate=1.5"), ("b", "rate=3"), ("c", "rate=2")):
+        assert invoke(*simulate("--set", setting, "--output-dir", name))[0] == 0
+    code, out, err = invoke("compare", "a", "b", "--output-dir", "both")
+    assert code == 0, err
+    assert "written: both/comparison.html, both/comparison.json" in out
+    assert sorted(path.name for path in (tmp_path / "both").iterdir()) == [
+        "comparison.html",
+        "comparison.json",
+        "log.txt",
+    ]
+    assert invoke(*simulate("--vary", "rate=1.5,3", "--output-dir", "ab"))[0] == 0
+    pages = [(tmp_path / name / "comparison.html").read_text() for name in ("both", "ab")]
+    for words in ("Alternatives side by side", "Policies: rate=1.5", "Policies: rate=3"):
+        assert words in pages[0]
+    sides = [
+        page[page.index('<section id="alternatives">') : page.index('<section id="policies-1">')] for page in pages
+    ]
+    assert sides[0] == sides[1]
+    assert "lmperf compare a b --output-dir both" in pages[0]
+    data = {name: json.loads((tmp_path / name / "comparison.json").read_text()) for name in ("both", "ab")}
+    for key in ("source", "server_model", "interrupted", "targets", "as_captured", "replayed"):
+        assert data["both"][key] == data["ab"][key]
+    assert [each["policies"] for each in data["both"]["comparisons"]] == [
+        each["policies"] for each in data["ab"]["comparisons"]
+    ]
+    of_two, of_three = invoke("compare", "both", "c")[1], invoke("compare", "a", "b", "c")[1]
+    assert (
+        of_two[of_two.index("alternatives side by side") :] == of_three[of_three.index("alternatives side by side") :]
+    )
+
+
+def test_folders_under_two_server_models_keep_their_names_and_say_so_on_the_page(invoke, tmp_path):
+    """The trace as captured is not one thing then: its second is an alternative, and nothing is said to be replayed."""
+    assert invoke(*simulate("--set", "rate=3", "--output-dir", "a"))[0] == 0
+    assert invoke(*simulate("--set", "rate=3", "--output-dir", "b"), "--server-model", "h200-llama-8b")[0] == 0
+    assert invoke("compare", "a", "b", "--output-dir", "both")[0] == 0
+    page = (tmp_path / "both/comparison.html").read_text()
+    for words in ("Policies: a: rate=3", "Policies: b: rate=3", "their server models differ"):
+        assert words in page
+    data = json.loads((tmp_path / "both/comparison.json").read_text())
+    assert [each["name"] for each in data["comparisons"]] == ["b: as captured", "a: rate=3", "b: rate=3"]
+    assert data["server_model"].count(",") == 1
+    assert "replayed" not in data
+    out = invoke("compare", "both", "a")[1]
+    for words in ("as captured fifo", "b: as captured fifo", "a: rate=3 fifo"):
+        assert words in out
+
+
+def test_loads_of_a_scenario_are_written_side_by_side(invoke, tmp_path):
+    """Nothing was captured, so decay is against the baseline load; each keeps the targets that it had."""
+    text = """\
+version: 1
+name: s
+duration_s: 20
+backend: {kind: emulated, limits: {max_num_seqs: 4}}
+slots: {sequences: 4, prefill_tokens: 2048}
+load: {noisy: b}
+tenants:
+  a: {rate: 2, prompt: {mean: 100}, output: {mean: 20}, slo: {ttft_ms: 500, attainment: 0.9}}
+  b: {rate: 2, prompt: {mean: 100}, output: {mean: 20}}
+"""
+    (tmp_path / "s.yaml").write_text(text)
+    for name, target in (("a", 0.9), ("b", 0.8)):
+        flags = ("--quiet", "--processes", 1, "--seeds", 2, "--policies", "fifo,wfq", "--output-dir", name)
+        code, _, err = invoke("simulate", "s.yaml", "--set", f"tenants.a.slo.attainment={target}", *flags)
+        assert code == 0, err
+    code, _, err = invoke("compare", "a", "b", "--output-dir", "both")
+    assert code == 0, err
+    page = (tmp_path / "both/comparison.html").read_text()
+    assert "Decay is against the baseline load." in page
+    assert "as captured" not in page
+    for words in ("Policies: a: b grows", "Policies: b: b grows", "90%", "80%"):
+        assert words in page
+    data = json.loads((tmp_path / "both/comparison.json").read_text())
+    assert (data["source"]["kind"], data["source"]["seeds"], "as_captured" in data) == ("scenario", 2, False)
+    again = invoke("compare", "both", "a")[1]
+    for words in (" both: a: b grows", " b: b grows", " a: b grows"):
+        assert words in again
+
+
+def test_a_page_of_live_runs_is_refused(invoke, tmp_path):
+    """There is none, and nothing is written."""
+    finished_run(tmp_path / "run")
+    assert invoke(*simulate("--set", "rate=3", "--output-dir", "a"))[0] == 0
+    for sides in (("run", "a"), ("run", "run")):
+        code, _, err = invoke("compare", *sides, "--output-dir", "both")
+        assert (code, "--output-dir" in err) == (104, True)
+    assert not (tmp_path / "both").exists()
+
+
 def test_what_cannot_stand_beside_each_other_is_said(invoke, tmp_path):
     """Another trace, another kind of folder, a folder that is no answer."""
     one_at_a_time_trace(tmp_path / "other.parquet", requests=50)
