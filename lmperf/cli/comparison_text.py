@@ -75,7 +75,7 @@ def print_verdicts(
     known = any(verdict.throughput.interval is not None for verdict in verdicts)
     over_seeds = " [95% interval over seeds]" if known else ""
     table = FittedTable(
-        f"P99 decay and interference: {loads}; {grown} grows.{over_seeds}",
+        f"P99 decay and interference: {loads}; {grown} {'grow' if len(noisy) > 1 else 'grows'}.{over_seeds}",
         ("policy",),
         ("decay all", "decay in contract", "rho", "worst in contract", "throughput", "Jain"),
         caption="decay: TTFT P99 raised / baseline, mean over tenants; rho: 1 - P99 baseline / raised, mean over those in "

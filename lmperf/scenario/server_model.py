@@ -96,7 +96,7 @@ class BackendModel(Part):
 
     kind: str | None = Field(
         None,
-        description="`emulated` (the embedded server), `openai`, or another installed backend; `lmperf backends` "
+        description="`emulated` (the embedded server), `openai`, or a name that another package gave it; `lmperf backends` "
         "lists them. Default: `openai` with a url, else `emulated`.",
     )
     url: str | None = Field(

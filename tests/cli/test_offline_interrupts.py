@@ -87,7 +87,7 @@ def send(process, numbers, *, group):
 
 class Stopped:
     """A command over two processes, with signals sent to it once it simulates (``first``: and once that file is there).
-    ``left``: who stayed, and what stayed where temporary things go."""
+    ``stayed``: which processes; ``left``: these, and what is where temporary things go."""
 
     def __init__(self, folder, *args, numbers, group, first=None):
         (folder / "slow.yaml").write_text(SLOW, encoding="utf-8")
@@ -100,7 +100,8 @@ class Stopped:
             until(lambda: is_simulating(process.pid) and (first is None or (self.folder / first).is_file()), process)
             send(process, numbers, group=group)
             self.out, self.err = process.communicate(timeout=DEADLINE_S)
-            self.left = [*gone(process.pid), *temporary.iterdir()]
+            self.stayed = gone(process.pid)
+            self.left = [*self.stayed, *temporary.iterdir()]
         self.code = process.returncode
 
     def json(self, name):
@@ -224,9 +225,9 @@ def test_a_stopped_what_if_says_how_much_it_found(how, tmp_path):
 
 
 def test_workers_end_with_a_parent_that_is_killed(tmp_path):
-    """SIGKILL gives the parent no chance to say anything."""
+    """SIGKILL gives the parent no chance to say or to remove anything."""
     found = Stopped(tmp_path, "capacity", "slow.yaml", numbers=[signal.SIGKILL], group=False)
-    assert found.left == []
+    assert found.stayed == []
     assert found.code == -signal.SIGKILL
 
 
