@@ -8,7 +8,7 @@ from rich.console import Console
 
 from loadgen.fitted_table import FittedTable
 from loadgen.offline.verdicts import PolicyVerdict, TenantVerdict
-from loadgen.report.alternatives import bests_of, policies_of, tenants_of
+from loadgen.report.alternatives import AS_CAPTURED, bests_of, policies_of, tenants_of
 from loadgen.report.comparison import (
     Comparison,
     at_targets,
@@ -25,7 +25,7 @@ _WORDS = {"kept": "kept", "broken": "broken", "undecided": "?", "no_slo": "-"}
 
 
 def print_alternatives(
-    console: Console, comparisons: Sequence[Comparison], *, answer: str, against: str = "the trace as captured"
+    console: Console, comparisons: Sequence[Comparison], *, answer: str, against: str = AS_CAPTURED
 ) -> None:
     """``answer``: what they say, in words; ``against``: what decay is against."""
     shown = [each for each in comparisons if each.verdicts]

@@ -19,6 +19,7 @@ from lmperf.wiring.comparison_file import (
 )
 from lmperf.wiring.offline import ScenarioAnswer, TraceAnswer
 from loadgen.offline.verdicts import verdicts_of_run
+from loadgen.report.alternatives import AS_CAPTURED
 from loadgen.report.comparison import Comparison, FidelityTable
 from loadgen.report.render import COMPARISON_HTML, write_comparison
 from loadgen.report.render_alternatives import write_alternatives
@@ -152,7 +153,7 @@ def _comparison(found: OneComparison, targets: Mapping[str, float], difference: 
         in_contract=found.in_contract,
         removed=found.removed,
         difference=difference is not None,
-        baseline=BASELINE_LOAD if difference is None else "the trace as captured",
+        baseline=BASELINE_LOAD if difference is None else AS_CAPTURED,
         raised="the raised load" if difference is None else difference,
     )
 

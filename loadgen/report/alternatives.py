@@ -15,6 +15,9 @@ from loadgen.report.comparison import Comparison, best_of, promised_in, tail_of
 from loadgen.report.comparison_sentences import safe_under
 from loadgen.report.sentences import joined
 
+AS_CAPTURED = "the trace as captured"
+"""What alternatives are of, in words."""
+
 _VALUE = re.compile(r"(?P<key>.+)=(?P<value>-?\d+(\.\d+)?)")
 _NONE = "no policy"
 _NAMED = 5

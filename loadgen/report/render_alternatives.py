@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from loadgen.report import comparison as comparing
-from loadgen.report.alternatives import answer_of_alternatives, bests_of, policies_of, tenants_of
+from loadgen.report.alternatives import AS_CAPTURED, answer_of_alternatives, bests_of, policies_of, tenants_of
 from loadgen.report.alternatives_plots import alternatives_plots
 from loadgen.report.comparison import Comparison, FidelityTable
 from loadgen.report.page import page
@@ -14,9 +14,6 @@ from loadgen.report.palette import looks_of
 from loadgen.report.render import Section, comparison_context, write_page
 
 TITLE = "Alternatives compared"
-
-
-AS_CAPTURED = "the trace as captured"
 
 
 def render_alternatives(
