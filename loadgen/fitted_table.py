@@ -9,19 +9,19 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from rich import box
 from rich.console import Console, ConsoleOptions
 from rich.table import Table
 from rich.text import Text
-
-from loadgen.table import ruled
 
 Cell = str | Text
 
 _GAP = 2
 """Between two columns, and both edges together."""
 
-_NAME, _LEAST_NAME = 28, 8
-"""How wide a name may be before it folds, so that more figures stand beside it; and where these have no room then."""
+_NAME, _SHORT_NAME, _LEAST_NAME = 28, 14, 8
+"""How wide a name may be before it folds, so that more figures stand beside it; so that all of them do; and where one figure
+has no room then."""
 
 
 @dataclass(slots=True)
@@ -60,6 +60,12 @@ class FittedTable:
             self._width(column, max(head.split(), key=len, default=""))
             for column, head in enumerate(self.figures, first)
         ]
+        short = [min(width, _SHORT_NAME) for width in names]
+        if _total([*short, *tight]) <= options.max_width:
+            yield self._table(
+                _squeezed(names, options.max_width - _total([0] * first + tight)), tight, whole, last=True
+            )
+            return
         room = 0
         for most in (_NAME, _LEAST_NAME):
             if room < max(tight, default=0) + _GAP:
@@ -109,3 +115,16 @@ def _squeezed(widths: Sequence[int], room: int) -> list[int]:
     while sum(found) > room and max(found) > _LEAST_NAME:
         found[found.index(max(found))] -= 1
     return found
+
+
+def ruled(title: str | None = None, caption: str | None = None) -> Table:
+    """An empty table as every command prints them: a rule under the head, no frame."""
+    return Table(
+        title=title,
+        caption=caption,
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+        title_justify="left",
+        caption_justify="left",
+    )

@@ -6,11 +6,10 @@ part of the run was measured. A percentile that falls among requests that never 
 
 from __future__ import annotations
 
-from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
+from loadgen.fitted_table import Cell, FittedTable
 from loadgen.summary.schema import AttainmentSummary, Percentile, Summary, TenantSummary
 from tenants.measures.shares import percent
 
@@ -27,31 +26,18 @@ def title_of(summary: Summary) -> str:
     return f"{simulated}{summary.load_mode} loop, measured {start:.1f} s to {end:.1f} s, {queue}"
 
 
-def ruled(title: str | None = None, caption: str | None = None) -> Table:
-    """An empty table as every command prints them: a rule under the head, no frame."""
-    return Table(
-        title=title,
-        caption=caption,
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        collapse_padding=True,
-        title_justify="left",
-        caption_justify="left",
-    )
-
-
 def tenant_table(summary: Summary) -> RenderableType:
     """One row a tenant and one for all, latencies in ms; below it what makes the run invalid or doubtful."""
-    table = ruled(title_of(summary))
-    table.caption = "ms from the intended arrival, TPOT per token; percentiles count what never finished"
     cached = summary.total.hit_share is not None
-    if cached:
-        table.caption += f"; {HIT_SHARE}"
-    table.add_column("tenant", overflow="fold", min_width=6)
     hits = ("hit share",) if cached else ()
-    for name in ("requests", "ok/fail/shed", "TTFT P50", "P99", "TPOT P50", "E2E P99", *hits, "attained"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
+    caption = "ms from the intended arrival, TPOT per token; percentiles count what never finished"
+    table = FittedTable(
+        title_of(summary),
+        ("tenant",),
+        ("requests", "ok/fail/shed", "TTFT P50", "P99", "TPOT P50", "E2E P99", *hits, "attained", "verdict"),
+        caption=f"{caption}; {HIT_SHARE}" if cached else caption,
+        left=("verdict",),
+    )
     for tenant in summary.tenants:
         table.add_row(*_cells(tenant, cached=cached))
     if len(summary.tenants) > 1:
@@ -69,7 +55,7 @@ def verdict_text(verdict: str) -> Text:
     return Text(_VERDICT_WORD.get(verdict, verdict), style=_VERDICT_STYLE.get(verdict, ""))
 
 
-def _cells(tenant: TenantSummary, *, cached: bool) -> list[RenderableType]:
+def _cells(tenant: TenantSummary, *, cached: bool) -> list[Cell]:
     ended = tenant.statuses
     ok, shed = ended.get("ok", 0), ended.get("shed", 0)
     return [

@@ -5,23 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from rich.console import Console
-from rich.measure import Measurement
-from rich.table import Table
 
 from lmperf.wiring.ranked import ATTAINED as RANKED_ATTAINED
 from lmperf.wiring.ranked import TTFT_P99 as RANKED_TTFT
 from lmperf.wiring.ranked import Ranking
-from loadgen.table import ruled
+from loadgen.fitted_table import FittedTable, ruled
 from scheduler.calibration.by_tenant import ATTAINED
 from scheduler.calibration.calibrate import Calibration, HeldOut
 from scheduler.calibration.figures import mean_errors
 from scheduler.calibration.jackknife import MIN_CAPTURES
 from scheduler.calibration.within_run import MOST_REQUESTS
 from scheduler.calibration.words import FIGURES, PARAMETERS, symbol
-
-_OF_TOKENS = ("tpot", "itl", "throughput")
-"""How the names of figures begin that go into a table of their own where one is too wide."""
-
 
 _OF_TENANTS = ("ttft_p50", "ttft_p99", "tpot_mean", "e2e_mean")
 """Of a tenant's figures, those that 80 columns have room for; the file has all."""
@@ -97,32 +91,13 @@ def _print_errors(console: Console, found: Calibration) -> None:
         soft_wrap=True,
     )
     rows = [(held.capture, held.errors) for held in found.held_out]
-    means = found.mean_absolute()
-    _print_figures(console, rows, means)
+    console.print(_errors_table(rows, found.mean_absolute()))
     _print_tenants(console, found.held_out)
 
 
-def _print_figures(
-    console: Console, rows: Sequence[tuple[str, Mapping[str, float]]], means: Mapping[str, float]
-) -> None:
+def _errors_table(rows: Sequence[tuple[str, Mapping[str, float]]], means: Mapping[str, float]) -> FittedTable:
     shown = [name for name in FIGURES if name in means]
-    whole = _errors_table(rows, means, shown)
-    # Asked as if there were room for anything: a measure never says more than there is.
-    if Measurement.get(console, console.options.update(max_width=10_000), whole).maximum <= console.width:
-        console.print(whole)
-        return
-    for of_tokens in (False, True):
-        console.print(_errors_table(rows, means, [name for name in shown if name.startswith(_OF_TOKENS) is of_tokens]))
-
-
-def _errors_table(
-    rows: Sequence[tuple[str, Mapping[str, float]]], means: Mapping[str, float], shown: Sequence[str]
-) -> Table:
-    table = ruled()
-    table.add_column("capture", overflow="fold")
-    for name in shown:
-        title = "tokens/s" if name == "throughput" else FIGURES[name]
-        table.add_column(title, justify="right", no_wrap=True)
+    table = FittedTable(None, ("capture",), ["tokens/s" if name == "throughput" else FIGURES[name] for name in shown])
     for capture, errors in rows:
         table.add_row(capture, *(_signed(errors.get(name)) for name in shown))
     if len(rows) > 1:
@@ -148,7 +123,7 @@ def _print_tenants(console: Console, held_out: Sequence[HeldOut]) -> None:
     table = _tenants_table(shown)
     for held in held_out:
         if held.tenants:
-            table.add_row(held.capture)
+            table.add_row(held.capture, *[""] * len(shown))
         for tenant, errors in held.tenants.items():
             table.add_row(f"  {tenant}", *(_cell(name, errors) for name in shown))
     console.print(table)
@@ -173,12 +148,8 @@ def _print_worst_tenants(
     )
 
 
-def _tenants_table(shown: Sequence[str]) -> Table:
-    table = ruled()
-    table.add_column("tenant", overflow="fold")
-    for name in shown:
-        table.add_column("attained" if name == ATTAINED else FIGURES[name], justify="right", no_wrap=True)
-    return table
+def _tenants_table(shown: Sequence[str]) -> FittedTable:
+    return FittedTable(None, ("tenant",), ["attained" if name == ATTAINED else FIGURES[name] for name in shown])
 
 
 def print_ranking(console: Console, ranking: Ranking) -> None:
@@ -186,9 +157,7 @@ def print_ranking(console: Console, ranking: Ranking) -> None:
     if ranking.not_told:
         console.print(f"ranking of policies: not told, {ranking.not_told}", soft_wrap=True)
         return
-    table = ruled()
-    for title in ("policy", "worst attained %", "simulated", "TTFT P99 ms", "simulated"):
-        table.add_column(title, justify="left" if title == "policy" else "right", overflow="fold")
+    table = FittedTable(None, ("policy",), ("worst attained %", "simulated", "TTFT P99 ms", "simulated"))
     for load in ranking.loads:
         for row in load:
             attained = [_percent(side.get(RANKED_ATTAINED)) for side in (row.captured, row.simulated)]

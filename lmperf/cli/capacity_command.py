@@ -8,17 +8,18 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from lmperf.cli.capacity_text import answer_data, print_points, sentence
+from lmperf.cli.capacity_text import answer_data, load_one, print_points, sentence
 from lmperf.cli.counting import counted
 from lmperf.cli.live_checks import (
     codes_of,
     confirm_live,
     live_data,
+    live_flags,
     loads_around,
     print_checks,
     refuse_missing_secrets,
 )
-from lmperf.cli.output import output_folder, results_folder
+from lmperf.cli.output import again, output_folder, results_folder, write_resolved
 from lmperf.cli.scenarios import named_scenario
 from lmperf.console import Progress, results_console
 from lmperf.exit_codes import ExitCode, worst
@@ -28,6 +29,7 @@ from lmperf.wiring.capacity import CapacityAnswer, find_capacity, own_choice, qu
 from lmperf.wiring.capacity_study import study_of
 from lmperf.wiring.confirm import Confirmation
 from lmperf.wiring.offline import policy_choices
+from lmperf.wiring.target_rate import refuse_target_rate
 from lmperf.wiring.variants import pinned, under_policy
 from loadgen.offline.workers import Workers
 from loadgen.whole_file import write_whole
@@ -38,12 +40,13 @@ FILE = "capacity.json"
 
 def run(args: argparse.Namespace) -> ExitCode:
     _check(args)
+    flags = live_flags(args)
     scenario = named_scenario(args.scenario, args)
-    if args.live:
+    if flags.asked:
         refuse_missing_secrets(scenario)
     choices = None if args.policies is None else policy_choices(args.policies)
     routing = None if args.routing is None else _routing(args.routing)
-    if routing is not None and args.live:
+    if routing is not None and flags.asked:
         remedy = "state it there: --set backend.routing=RULE"
         raise ScenarioError.single(
             "<flags>", "--routing is for simulated replicas, and --live runs the scenario", remedy
@@ -54,15 +57,17 @@ def run(args: argparse.Namespace) -> ExitCode:
             "<flags>", "--routing chooses between servers, and there is one", "add --target-rate"
         )
     if args.target_rate is not None:
-        study.factor_for(args.target_rate)
+        refuse_target_rate(study, args.target_rate)
     wanted = [own_choice(study)] if choices is None else queued_choices(study, choices)
     console = results_console()
     progress = Progress(quiet=args.quiet)
     live = Confirmation()
+    command = again(args.argv)
     with results_folder(output_folder(args, f"capacity-{study.plan.name}"), args.argv) as directory:
         progress.stage(f"{study.plan.name}: {', '.join(c.label for c in wanted)}; {len(study.seeds)} seeds a load")
         for warning in study.warnings:
             console.print(f"note: {warning}", soft_wrap=True)
+        write_resolved(directory, scenario, study.plan)
         with Workers(args.processes) as workers:
             answer = find_capacity(
                 study,
@@ -70,24 +75,24 @@ def run(args: argparse.Namespace) -> ExitCode:
                 workers=workers,
                 tolerance=args.tolerance,
                 target_rate=args.target_rate,
-                on_point=lambda state: _write(directory, state, live),
+                on_point=lambda state: _write(directory, state, live, command),
                 on_runs=lambda what: counted(progress, what),
                 on_stage=progress.stage,
             )
         progress.done()
         _say(console, answer)
         best = answer.best
-        if args.live and best is not None and best.capacity.found is not None and not answer.interrupted:
+        if flags.asked and best is not None and best.capacity.found is not None and not answer.interrupted:
             base = under_policy(pinned(scenario, study.plan), best.choice) if choices is not None else scenario
             base = pinned(base, study.plan)
             load = best.capacity.found.load
             live = confirm_live(
-                args,
+                flags,
                 base,
                 loads_around(load),
                 directory,
                 progress,
-                on_check=lambda state: _write(directory, answer, state),
+                on_check=lambda state: _write(directory, answer, state, command),
             )
             progress.done()
             print_checks(console, live, what=f"policy {best.choice.label}", capacity=load)
@@ -102,8 +107,6 @@ def _check(args: argparse.Namespace) -> None:
         raise ScenarioError.single("<flags>", f"--tolerance is {args.tolerance}", "a fraction such as 0.02")
     if args.target_rate is not None and not 0 < args.target_rate < float("inf"):
         raise ScenarioError.single("<flags>", f"--target-rate is {args.target_rate}", "requests/s above 0")
-    if not 0 < args.live_duration < float("inf"):
-        raise ScenarioError.single("<flags>", f"--live-duration is {args.live_duration}", "seconds above 0")
 
 
 def _routing(text: str) -> Routing:
@@ -118,7 +121,7 @@ def _say(console: Console, answer: CapacityAnswer) -> None:
     study = answer.study
     console.print(
         f"scenario {study.plan.name}, server model {study.server.name}, saturation {study.saturation:,.0f} cost units/s a "
-        f"replica; load 1 is the scenario's own",
+        f"replica; load 1 is {load_one(study)}",
         soft_wrap=True,
     )
     for found in answer.policies:
@@ -126,12 +129,13 @@ def _say(console: Console, answer: CapacityAnswer) -> None:
     for found in answer.policies:
         console.print(sentence(answer, found), soft_wrap=True)
     if answer.interrupted:
-        console.print("interrupted: the answer is that of the loads tried so far", soft_wrap=True)
+        left = f"; not begun: {', '.join(answer.not_begun)}" if answer.not_begun else ""
+        console.print(f"interrupted: the answer is that of the loads tried so far{left}", soft_wrap=True)
 
 
-def _write(directory: Path, answer: CapacityAnswer, live: Confirmation) -> None:
+def _write(directory: Path, answer: CapacityAnswer, live: Confirmation, command: str) -> None:
     """Whole or not at all: a reader never sees half a file."""
-    data = answer_data(answer) | live_data(live) | {"interrupted": answer.interrupted or live.interrupted}
+    data = answer_data(answer, command) | live_data(live) | {"interrupted": answer.interrupted or live.interrupted}
     write_whole(directory / FILE, msgspec.json.format(msgspec.json.encode(data), indent=2))
 
 

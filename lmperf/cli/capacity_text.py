@@ -5,41 +5,39 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rich.console import Console
-from rich.table import Table
 
+from lmperf.scenario.model import At
 from lmperf.wiring.capacity import CapacityAnswer, PolicyCapacity
 from lmperf.wiring.capacity_study import Study
-from loadgen.offline.search import Attained, Point
-from loadgen.table import ruled
+from loadgen.fitted_table import FittedTable
+from loadgen.offline.search import Attained, Capacity, Point
 from tenants.measures.shares import percent_within, promised
 
-SCHEMA = "lmperf.capacity/1.0"
+SCHEMA = "lmperf.capacity/1.1"
 
 
 def print_points(console: Console, study: Study, found: PolicyCapacity) -> None:
     """Every load that was tried, and every number of replicas."""
+    if not found.capacity.points:
+        return
     title = f"{found.choice.label}: every load tried, attainment in % [95% interval] (target)"
-    console.print(_points_table(title, "load", study, found.capacity.points))
+    console.print(points_table(title, "load", study.targets, found.capacity.points))
     if found.fleet is not None and found.fleet.points:
         routing = study.plan.backend.routing.text
         title = f"{found.choice.label}: replicas behind one queue at the target rate, routing {routing}"
-        console.print(_points_table(title, "replicas", study, found.fleet.points))
+        console.print(points_table(title, "replicas", study.targets, found.fleet.points))
 
 
-def _points_table(title: str, first: str, study: Study, points: tuple[Point, ...]) -> Table:
-    table = ruled(title)
-    table.add_column(first, justify="right", no_wrap=True)
-    table.add_column("requests/s", justify="right", no_wrap=True)
-    table.add_column("cost units/s", justify="right", no_wrap=True)
-    for name, target in study.targets.items():
-        table.add_column(f"{name} ({promised(target)})", justify="right", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
+def points_table(title: str, first: str, targets: Mapping[str, float], points: tuple[Point, ...]) -> FittedTable:
+    """``first``: what the points differ in. ``targets``: by tenant."""
+    tenants = [f"{name} ({promised(target)})" for name, target in targets.items()]
+    table = FittedTable(title, (first,), ("requests/s", "cost units/s", *tenants, "verdict"), left=("verdict",))
     for point in points:
         table.add_row(
             f"{point.load:.4g}",
             f"{sum(point.rates.values()):,.2f}",
             f"{sum(point.costs.values()):,.0f}",
-            *(attained_text(point.tenants[name]) for name in study.targets),
+            *(attained_text(point.tenants[name]) for name in targets),
             point.verdict.value,
         )
     return table
@@ -59,17 +57,10 @@ def sentence(answer: CapacityAnswer, found: PolicyCapacity) -> str:
     if point is None and not capacity.points:
         return f"{label}: no load was tried."
     if point is None:
-        lowest, high = capacity.points[0].load, capacity.high
-        tried = f"tried down to {lowest:.3g}"
-        who = f": {capacity.first_to_break} misses its target" if capacity.first_to_break else ""
-        if high is None:
-            more = "but no miss is shown: more seeds or a longer duration_s would decide it"
-            return f"{label}: at no load is every tenant at its target ({tried}){who}, {more}."
-        shown = "" if high == lowest else f"; shown from {high:.3g} up"
-        return f"{label}: no load keeps every tenant's target ({tried}{shown}){who}."
+        return _none_found(label, capacity)
     per_tenant = ", ".join(f"{name} {rate:,.2f}" for name, rate in point.rates.items())
     said = (
-        f"{label}: every tenant is at its target up to {point.load:.4g} times the scenario's load{_interval(found)}, "
+        f"{label}: every tenant is at its target up to {point.load:.4g} times {_LOAD_ONE[study.plan.at]}{_interval(found)}, "
         f"{sum(point.costs.values()):,.0f} cost units/s ({sum(point.costs.values()) / study.saturation:.0%} of "
         f"saturation), {sum(point.rates.values()):,.2f} requests/s ({per_tenant})"
     )
@@ -80,7 +71,38 @@ def sentence(answer: CapacityAnswer, found: PolicyCapacity) -> str:
         again = [p.load for p in capacity.points if p.load > capacity.failing.load and p.at_target]
         if again:
             said += f" (though at {again[0]:.4g} all are at target again: a longer duration_s would smooth that)"
+    if capacity.interrupted:
+        said += (
+            "; interrupted: what lies between these loads was not looked at" if capacity.failing else "; interrupted"
+        )
     return f"{said}.{_replicas(answer, found)}"
+
+
+def _none_found(label: str, capacity: Capacity) -> str:
+    lowest, high = capacity.points[0].load, capacity.high
+    who = f": {capacity.first_to_break} misses its target" if capacity.first_to_break else ""
+    if capacity.interrupted:
+        return f"{label}: interrupted; no load is known yet that keeps every target, {lowest:.3g} is the lowest tried{who}."
+    tried = f"tried down to {lowest:.3g}"
+    if high is None:
+        more = "but no miss is shown: more seeds or a longer duration_s would decide it"
+        return f"{label}: at no load is every tenant at its target ({tried}){who}, {more}."
+    shown = "" if high == lowest else f"; shown from {high:.3g} up"
+    return f"{label}: no load keeps every tenant's target ({tried}{shown}){who}."
+
+
+_LOAD_ONE = {
+    At.NONE: "the scenario's load",
+    At.BASELINE: "the scenario's baseline load",
+    At.RAISED: "the scenario's raised load",
+}
+
+
+def load_one(study: Study) -> str:
+    """What the factor 1 stands for, as far as the load does not depend on the server."""
+    rate, cost = study.total_rate, study.total_cost
+    known = "" if rate is None or cost is None else f" ({rate:,.2f} requests/s, {cost:,.0f} cost units/s)"
+    return f"{_LOAD_ONE[study.plan.at]}{known}"
 
 
 def _interval(found: PolicyCapacity) -> str:
@@ -114,12 +136,18 @@ def _replicas(answer: CapacityAnswer, found: PolicyCapacity) -> str:
 # -- data ------------------------------------------------------------------------------------------------------------
 
 
-def answer_data(answer: CapacityAnswer) -> dict[str, object]:
-    """capacity.json; it can be written after every point."""
+def answer_data(answer: CapacityAnswer, command: str) -> dict[str, object]:
+    """capacity.json; it can be written after every point. ``command``: what was typed, without secrets."""
     study = answer.study
     return {
         "schema": SCHEMA,
+        "command": command,
         "scenario": study.plan.name,
+        "load_1": {
+            "at": study.plan.at.value,
+            "requests_per_s": study.total_rate,
+            "cost_units_per_s": study.total_cost,
+        },
         "server_model": study.server.name,
         "saturation_cost_units_per_s": study.saturation,
         "seeds": list(study.seeds),
@@ -127,6 +155,7 @@ def answer_data(answer: CapacityAnswer) -> dict[str, object]:
         "target_rate_per_s": answer.target_rate,
         "routing": study.plan.backend.routing.text,
         "interrupted": answer.interrupted,
+        "not_begun": answer.not_begun,
         "notes": list(study.warnings),
         "policies": [_policy_data(answer, found) for found in answer.policies],
     }

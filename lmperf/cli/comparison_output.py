@@ -3,12 +3,11 @@ anything is compared, as a page."""
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from lmperf.scenario.secrets import redact_argv
+from lmperf.cli.output import again
 from lmperf.wiring import offline
 from lmperf.wiring.comparison_file import (
     ComparisonFile,
@@ -45,7 +44,7 @@ def write_scenario_answer(directory: Path, answer: ScenarioAnswer, *, command: S
     )
     if answer.comparisons:
         first, *others = (_shown(each, targets, notes=notes) for each in answer.comparisons)
-        write_comparison(directory / COMPARISON_HTML, first, others=others, command=_again(command))
+        write_comparison(directory / COMPARISON_HTML, first, others=others, command=again(command))
 
 
 def write_trace_answer(
@@ -88,11 +87,11 @@ def write_trace_answer(
             alternatives,
             notes=notes,
             fidelity=fidelity,
-            command=_again(command),
+            command=again(command),
         )
     elif answer.comparisons:
         first, *others = (_shown(each, targets, fidelity, difference, notes) for each in answer.comparisons)
-        write_comparison(directory / COMPARISON_HTML, first, others=others, command=_again(command))
+        write_comparison(directory / COMPARISON_HTML, first, others=others, command=again(command))
 
 
 def write_compared(
@@ -113,7 +112,7 @@ def write_compared(
         unchanged,
         shown if unchanged is None else shown[1:],
         notes=found.notes,
-        command=_again(command),
+        command=again(command),
         answer=answer,
         against=against,
     )
@@ -160,7 +159,3 @@ def _comparison(found: OneComparison, targets: Mapping[str, float], difference: 
 
 def _targets(tenants: Sequence[Tenant]) -> dict[str, float]:
     return {t.name: t.slo.attainment for t in tenants if t.slo.attainment is not None}
-
-
-def _again(command: Sequence[str]) -> str:
-    return f"lmperf {shlex.join(redact_argv(command))}"

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
 from lmperf.catalog import find_scenario
 from lmperf.cli.comparison_text import print_reproduction
@@ -22,12 +21,12 @@ from lmperf.wiring.live import LiveOptions
 from lmperf.wiring.offline import TraceAnswer, policy_choices, replay_policies
 from lmperf.wiring.results import RunResult
 from lmperf.wiring.saturation import resolve_with_saturation
+from loadgen.fitted_table import FittedTable
 from loadgen.offline.experiment import PolicyChoice
 from loadgen.recorder import Recorder
 from loadgen.report.comparison import Comparison, FidelityTable
 from loadgen.report.render import write_comparison
 from loadgen.summary.build import summarise
-from loadgen.table import ruled
 from scheduler.server_model.spec import encode_server_model
 from tenants.measures.attainment import attainment
 from tenants.measures.percentile import PercentileValue
@@ -134,14 +133,12 @@ def _conclude(console: Console, live: Mapping[str, RunResult], answer: TraceAnsw
     console.print(f"Next: lmperf simulate {_folder(directory, 'fifo')} --policies all", soft_wrap=True)
 
 
-def _table(live: Mapping[str, RunResult], simulated: Mapping[str, Recorder]) -> Table:
-    table = ruled(
-        title="One noisy neighbour, every policy: live beside simulated",
+def _table(live: Mapping[str, RunResult], simulated: Mapping[str, Recorder]) -> FittedTable:
+    table = FittedTable(
+        "One noisy neighbour, every policy: live beside simulated",
+        ("policy", "tenant"),
+        ("TTFT P99 live", "simulated", "kept live", "simulated", "promised"),
     )
-    for column in ("policy", "tenant"):
-        table.add_column(column, no_wrap=True)
-    for column in ("TTFT P99 live", "simulated", "kept live", "simulated", "promised"):
-        table.add_column(column, justify="right", no_wrap=True)
     order = [*(p for p in LIVE_POLICIES if p in simulated), *(p for p in simulated if p not in LIVE_POLICIES)]
     for policy in order:
         recorder = simulated[policy]

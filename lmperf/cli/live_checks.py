@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -12,13 +13,14 @@ from lmperf.cli.output import percentiles_of
 from lmperf.cli.run_command import run_once
 from lmperf.console import Progress
 from lmperf.exit_codes import ExitCode
+from lmperf.flag_defaults import LIVE_DURATION_S, READY_TIMEOUT_S
 from lmperf.scenario.faults import ScenarioError
 from lmperf.scenario.load import Scenario
 from lmperf.scenario.plan import Plan
 from lmperf.wiring.confirm import Confirmation, LiveCheck, confirm
 from lmperf.wiring.live import LiveOptions
 from lmperf.wiring.results import RunResult
-from loadgen.table import ruled
+from loadgen.fitted_table import FittedTable
 from tenants.measures.shares import percent_within, promised
 
 AROUND = (0.9, 1.0, 1.1)
@@ -36,28 +38,59 @@ def refuse_missing_secrets(scenario: Scenario) -> None:
         raise ScenarioError(missing)
 
 
+@dataclass(frozen=True, slots=True)
+class LiveFlags:
+    """What ``--live`` takes beside the scenario; ``asked``: it was given."""
+
+    asked: bool
+    duration_s: float
+    ready_timeout_s: float
+    percentiles: tuple[float, ...]
+
+
+def live_flags(args: argparse.Namespace) -> LiveFlags:
+    """Raises ScenarioError for one that makes no sense, and for those of live runs where none was asked for."""
+    values = {
+        "--live-duration": args.live_duration,
+        "--ready-timeout": args.ready_timeout,
+        "--percentiles": args.percentiles,
+    }
+    given = [flag for flag, value in values.items() if value is not None]
+    if given and not args.live:
+        verb = "is" if len(given) == 1 else "are"
+        raise ScenarioError.single(
+            "<flags>", f"{', '.join(given)} {verb} of live runs, and there are none", "add --live"
+        )
+    duration_s = LIVE_DURATION_S if args.live_duration is None else args.live_duration
+    if not 0 < duration_s < float("inf"):
+        raise ScenarioError.single("<flags>", f"--live-duration is {duration_s}", "seconds above 0")
+    ready_s = READY_TIMEOUT_S if args.ready_timeout is None else args.ready_timeout
+    return LiveFlags(args.live, duration_s, ready_s, percentiles_of(args))
+
+
 def confirm_live(
-    args: argparse.Namespace,
+    flags: LiveFlags,
     scenario: Scenario,
     loads: Sequence[float],
     directory: Path,
     progress: Progress,
     on_check: Callable[[Confirmation], None],
 ) -> Confirmation:
-    """Live runs at ``loads``, each ``--live-duration`` long; ``on_check`` sees every new state."""
+    """Live runs at ``loads``, each as long as ``flags`` say; ``on_check`` sees every new state."""
 
     def run(variant: Scenario, plan: Plan, options: LiveOptions) -> RunResult:
         return run_once(variant, plan, options, progress)
 
     def on_load(load: float, number: int, total: int) -> None:
-        progress.stage(f"[{number} of {total}] live at load {load:.4g}, {args.live_duration:g} s of arrivals")
+        progress.stage(f"[{number} of {total}] live at load {load:.4g}, {flags.duration_s:g} s of arrivals")
 
     return confirm(
         scenario,
         loads,
-        duration_s=args.live_duration,
+        duration_s=flags.duration_s,
         directory=directory,
-        percentiles=percentiles_of(args),
+        percentiles=flags.percentiles,
+        ready_timeout_s=flags.ready_timeout_s,
         run=run,
         on_load=on_load,
         on_check=on_check,
@@ -66,12 +99,19 @@ def confirm_live(
 
 def print_checks(console: Console, live: Confirmation, *, what: str, capacity: float | None = None) -> None:
     """A row a tenant and load, and a sentence on the agreement. ``capacity``: the load that is to be confirmed as one."""
-    table = ruled(
-        title=f"live beside simulated, the same arrivals: {what}",
+    console.print(checks_table(live.checks, what))
+    console.print(agreement(live, capacity), soft_wrap=True)
+
+
+def checks_table(checks: Sequence[LiveCheck], what: str) -> FittedTable:
+    """``what``: was run live."""
+    table = FittedTable(
+        f"live beside simulated, the same arrivals: {what}",
+        ("load", "tenant"),
+        ("target %", "live % [95%]", "simulated %", ""),
+        left=("",),
     )
-    for column in ("load", "tenant", "target %", "live % [95%]", "simulated %", ""):
-        table.add_column(column, justify="left" if column in ("tenant", "") else "right", no_wrap=True)
-    for check in live.checks:
+    for check in checks:
         for index, tenant in enumerate(check.tenants):
             table.add_row(
                 f"{check.load:.4g}" if index == 0 else "",
@@ -82,8 +122,7 @@ def print_checks(console: Console, live: Confirmation, *, what: str, capacity: f
                 "agree" if tenant.agrees else "DIFFER",
             )
         table.add_section()
-    console.print(table)
-    console.print(agreement(live, capacity), soft_wrap=True)
+    return table
 
 
 def agreement(live: Confirmation, capacity: float | None = None) -> str:

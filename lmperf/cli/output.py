@@ -1,22 +1,29 @@
-"""Where results go, which percentiles are reported, and the log file of a run."""
+"""Where results go, what is written beside them (log, resolved scenario), and which percentiles are reported."""
 
 from __future__ import annotations
 
 import argparse
 import logging
 import re
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
+from lmperf.flag_defaults import PERCENTILES
+from lmperf.scenario.dump import resolved_yaml
 from lmperf.scenario.faults import ScenarioError
+from lmperf.scenario.load import Scenario
+from lmperf.scenario.plan import Plan
 from lmperf.scenario.secrets import redact_argv
 from lmperf.wiring.run_folder import LOG, claimed
 
 
 def percentiles_of(args: argparse.Namespace) -> tuple[float, ...]:
     """``--percentiles``; 50 and 99 are always among them, since tables show them."""
+    if args.percentiles is None:
+        return PERCENTILES
     try:
         found = {float(text) for text in args.percentiles.split(",")}
     except ValueError as error:
@@ -59,3 +66,13 @@ def results_folder(wanted: Path, argv: list[str]) -> Iterator[Path]:
         finally:
             root.removeHandler(handler)
             handler.close()
+
+
+def again(argv: Sequence[str]) -> str:
+    """The command line, without its secrets, for whoever wants to type it again."""
+    return f"lmperf {shlex.join(redact_argv(argv))}"
+
+
+def write_resolved(directory: Path, scenario: Scenario, plan: Plan) -> None:
+    """The scenario that results are of, with every default and override; it can be run."""
+    (directory / "scenario.resolved.yaml").write_text(resolved_yaml(scenario, plan), encoding="utf-8")

@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from lmperf import __version__
 from lmperf.exit_codes import ExitCode
+from lmperf.flag_defaults import LIVE_DURATION_S, PERCENTILES, READY_TIMEOUT_S
 
 DESCRIPTION = """\
 Which queue policy keeps every tenant's SLO on a shared LLM server, at what load, and how sure are we?
@@ -38,6 +39,13 @@ def _wait(text: str) -> float:
     if not 0 <= seconds < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is no time to wait: 0 or more seconds")
     return seconds
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is none: at least 1")
+    return number
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -88,11 +96,14 @@ def _scenario_flags(parser: argparse.ArgumentParser) -> None:
 def _output_flags(parser: argparse.ArgumentParser, default: str) -> None:
     parser.add_argument("--output-dir", metavar="DIR", help=f"where results go (default: {default})")
     parser.add_argument("--quiet", action="store_true", help="no progress")
+
+
+def _percentiles_flag(parser: argparse.ArgumentParser, of: str = "report") -> None:
+    """No default here: where nothing is run live, the flag has nothing to say and is refused."""
     parser.add_argument(
         "--percentiles",
-        default="50,90,95,99,99.9",
         metavar="P,P,...",
-        help="percentiles to report (default: %(default)s)",
+        help=f"percentiles to {of} (default: {','.join(f'{p:g}' for p in PERCENTILES)})",
     )
 
 
@@ -125,7 +136,11 @@ def _run(parser: argparse.ArgumentParser) -> None:
         "--tokenizer", metavar="DIR", help="local tokenizer for exact prompt lengths; nothing is fetched"
     )
     target.add_argument(
-        "--ready-timeout", type=_wait, default=600.0, metavar="S", help="wait so long for the server (600)"
+        "--ready-timeout",
+        type=_wait,
+        default=READY_TIMEOUT_S,
+        metavar="S",
+        help="wait so long for the server (%(default)g)",
     )
     load = parser.add_argument_group("load")
     load.add_argument("--num-prompts", type=int, metavar="N", help="stop after N requests")
@@ -154,6 +169,7 @@ def _run(parser: argparse.ArgumentParser) -> None:
     )
     _scenario_flags(parser)
     _output_flags(parser, "results/NAME-TIME")
+    _percentiles_flag(parser)
     parser.add_argument("--strict", action="store_true", help="exit with 98 when an SLO could not be decided")
     parser.add_argument(
         "--event-log", action="store_true", help="write every scheduling event and action (events.jsonl)"
@@ -188,7 +204,7 @@ def _simulate(parser: argparse.ArgumentParser) -> None:
         default="regenerated",
         help="of requests that came because another ended: anew from the simulated answers (default), or at their own times",
     )
-    parser.add_argument("--processes", type=int, metavar="N", help="default: all cores")
+    parser.add_argument("--processes", type=_count, metavar="N", help="default: all cores")
     parser.add_argument(
         "--vary",
         action="append",
@@ -214,11 +230,12 @@ def _live_flags(parser: argparse.ArgumentParser, what: str) -> None:
         "--live", action="store_true", help=f"confirm {what} by live runs against the scenario's server"
     )
     parser.add_argument(
-        "--live-duration", type=float, default=60.0, metavar="S", help="arrivals of each live run, s (60)"
+        "--live-duration", type=float, metavar="S", help=f"arrivals of each live run, s ({LIVE_DURATION_S:g})"
     )
     parser.add_argument(
-        "--ready-timeout", type=_wait, default=600.0, metavar="S", help="wait so long for the server (600)"
+        "--ready-timeout", type=_wait, metavar="S", help=f"wait so long for the server ({READY_TIMEOUT_S:g})"
     )
+    _percentiles_flag(parser, "report of live runs")
 
 
 def _capacity(parser: argparse.ArgumentParser) -> None:
@@ -238,7 +255,7 @@ def _capacity(parser: argparse.ArgumentParser) -> None:
         "(default: the scenario's backend.routing, least_work)",
     )
     parser.add_argument("--at", choices=("none", "baseline", "raised"), help="which load of the scenario is load 1")
-    parser.add_argument("--processes", type=int, metavar="N", help="default: all cores")
+    parser.add_argument("--processes", type=_count, metavar="N", help="default: all cores")
     _live_flags(parser, "three loads around the answer")
     _scenario_flags(parser)
     _output_flags(parser, "results/capacity-NAME-TIME")
@@ -257,7 +274,7 @@ def _tune(parser: argparse.ArgumentParser) -> None:
         help="or 'all'; options after a colon: slo_aware:late=demote (default: %(default)s)",
     )
     parser.add_argument("--seeds", type=int, default=5, metavar="N", help="runs of each trial and load (%(default)s)")
-    parser.add_argument("--processes", type=int, metavar="N", help="default: all cores")
+    parser.add_argument("--processes", type=_count, metavar="N", help="default: all cores")
     _live_flags(parser, "the recommended setting")
     _scenario_flags(parser)
     _output_flags(parser, "results/tune-NAME-TIME")
@@ -294,6 +311,7 @@ def _demo(parser: argparse.ArgumentParser) -> None:
         "under every policy, and one table that puts both side by side."
     )
     _output_flags(parser, "results/demo")
+    _percentiles_flag(parser)
 
 
 def _report(parser: argparse.ArgumentParser) -> None:

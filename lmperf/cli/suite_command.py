@@ -7,14 +7,13 @@ import time
 from pathlib import Path
 
 import msgspec
-from rich.table import Table
 
 from lmperf.cli.output import output_folder, results_folder
 from lmperf.console import Progress, results_console
 from lmperf.exit_codes import ExitCode
 from lmperf.wiring.suite import SUITES, SuiteResult, run_suite, study_choices
+from loadgen.fitted_table import FittedTable
 from loadgen.offline.experiment import OnProgress
-from loadgen.table import ruled
 from loadgen.whole_file import write_whole
 from tenants.measures.shares import cut
 
@@ -83,15 +82,13 @@ def _short(scenario: str) -> str:
     return scenario.removeprefix("study-").partition("-")[0]
 
 
-def _table(result: SuiteResult, seeds: int) -> Table:
-    table = ruled(
-        title=f"{result.name}: attainment of the worst tenant in contract under the raised load, mean of {seeds} seeds",
+def _table(result: SuiteResult, seeds: int) -> FittedTable:
+    table = FittedTable(
+        f"{result.name}: attainment of the worst tenant in contract under the raised load, mean of {seeds} seeds",
+        ("policy",),
+        (*map(_short, result.scenarios), "mean"),
         caption="the 95% intervals over seeds are in suite.json",
     )
-    table.add_column("policy", no_wrap=True)
-    for scenario in result.scenarios:
-        table.add_column(_short(scenario), justify="right", no_wrap=True)
-    table.add_column("mean", justify="right", no_wrap=True)
     for choice in result.choices:
         cells = []
         for scenario in result.scenarios:
@@ -106,12 +103,12 @@ def _share(value: float | None) -> str:
     return "-" if value is None else cut(value, 3)
 
 
-def _other_figures(result: SuiteResult) -> Table:
-    table = ruled(
-        title="means over the scenarios",
+def _other_figures(result: SuiteResult) -> FittedTable:
+    table = FittedTable(
+        "means over the scenarios",
+        ("policy",),
+        ("worst attainment", "mean attainment", "decay in contract", "rho", "throughput"),
     )
-    for column in ("policy", "worst attainment", "mean attainment", "decay in contract", "rho", "throughput"):
-        table.add_column(column, justify="left" if column == "policy" else "right", no_wrap=True)
     for choice in result.choices:
         verdicts = [row.verdict for row in result.rows if row.choice.label == choice.label]
         means = []

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from lmperf.cli.plan_text import slots_text
 from lmperf.console import results_console
 from lmperf.exit_codes import ExitCode
 from lmperf.scenario.faults import ScenarioError
-from loadgen.table import ruled
+from loadgen.fitted_table import FittedTable
 from loadgen.trace.convert import convert
 from loadgen.trace.errors import TraceError
 from loadgen.trace.parts import TraceFile
@@ -128,11 +127,12 @@ def _say_header(console: Console, trace: TraceFile) -> None:
         console.print(f"started {metadata.start_utc}, seed {metadata.seed}", soft_wrap=True)
 
 
-def _tenants(tenants: list[dict[str, Any]]) -> Table:
-    table = ruled()
-    table.add_column("tenant", overflow="fold")
-    for name in ("requests", "prompt mean", "P50", "P99", "max", "output mean", "P50", "P99", "max"):
-        table.add_column(name, justify="right", no_wrap=True)
+def _tenants(tenants: list[dict[str, Any]]) -> FittedTable:
+    table = FittedTable(
+        None,
+        ("tenant",),
+        ("requests", "prompt mean", "P50", "P99", "max", "output mean", "P50", "P99", "max"),
+    )
     for tenant in tenants:
         cells = []
         for lengths in (tenant["prompt_tokens"], tenant["output_tokens"]):

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from lmperf.scenario.server_specs import DEFAULT_PREFILL_TOKENS, DEFAULT_SEQUENCES
 from lmperf.wiring.capacity_study import Study
 from lmperf.wiring.dispatching import auto_of, slots_of
+from lmperf.wiring.target_rate import LEAST_REQUESTS, MOST_REPLICAS
 from loadgen.offline.cell import CellJob, DrawnRecipe, Recipe, ReplayRecipe
 from loadgen.offline.experiment import OnProgress, PolicyChoice
 from loadgen.offline.replicas import ReplicatedJob, promises_of_run
@@ -24,8 +25,6 @@ from tenants.measures.intervals import MIN_SEEDS
 from tenants.tenant import Contract, Tenant
 
 _START_OF_SATURATION = 0.9
-_LEAST_REQUESTS = 20
-_MOST_REPLICAS = 4096
 
 
 def own_choice(study: Study) -> PolicyChoice:
@@ -125,12 +124,20 @@ class PolicyCapacity:
 
 @dataclass(slots=True)
 class CapacityAnswer:
-    """``target_rate``: requests/s for which replicas are counted."""
+    """``target_rate``: requests/s for which replicas are counted. ``choices``: what was asked for; where it was interrupted,
+    not all of it has begun."""
 
     study: Study
+    choices: Sequence[PolicyChoice] = ()
     policies: list[PolicyCapacity] = field(default_factory=list)
     target_rate: float | None = None
     interrupted: bool = False
+
+    @property
+    def not_begun(self) -> list[str]:
+        """Labels of policies of which no load was tried."""
+        begun = {each.choice.label for each in self.policies if each.capacity.points}
+        return [choice.label for choice in self.choices if choice.label not in begun]
 
     @property
     def best(self) -> PolicyCapacity | None:
@@ -157,7 +164,7 @@ def find_capacity(
 ) -> CapacityAnswer:
     """Search for every policy in turn; ``on_point`` sees the answer after every load, ``on_stage`` what is looked for next
     where that may take long. An interrupt keeps what was found."""
-    answer = CapacityAnswer(study, target_rate=target_rate)
+    answer = CapacityAnswer(study, tuple(choices), target_rate=target_rate)
     try:
         for choice in choices:
             found = PolicyCapacity(choice, Capacity(()))
@@ -209,7 +216,7 @@ def _least(study: Study) -> float:
     """No load is tried at which some promised tenant would send too few requests, over all seeds, to tell anything."""
     runs_s = (study.window_ns[1] - study.window_ns[0]) / 1e9 * len(study.seeds)
     rates = [study.rates[name] for name in study.targets if study.rates.get(name)]
-    wanted = [_LEAST_REQUESTS / (rate * runs_s) for rate in rates]
+    wanted = [LEAST_REQUESTS / (rate * runs_s) for rate in rates]
     return min(max([1e-3, *wanted]), _start(study))
 
 
@@ -226,7 +233,7 @@ def _count_replicas(
     factor = answer.study.factor_for(rate)
     # Behind one queue, k replicas do at least as well as each with its own k-th part, which is the guess.
     found.by_proportion = guess = max(1, math.ceil(factor / point.load - 1e-9))
-    most = min(_MOST_REPLICAS, 2 * guess + 2)
+    most = min(MOST_REPLICAS, 2 * guess + 2)
     on_stage(
         f"{found.choice.label}: how many replicas take {rate:,.6g} requests/s? {min(guess, most):,} are tried first"
     )

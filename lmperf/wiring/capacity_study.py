@@ -15,6 +15,7 @@ from loadgen.offline.cell import DrawnRecipe, Recipe, ReplayRecipe
 from loadgen.workload.arrivals import expected_arrivals
 from scheduler.routing import Routing
 from scheduler.server_model.spec import ServerModelSpec
+from tenants.measures.intervals import MIN_SEEDS
 from tenants.tenant import Tenant
 
 
@@ -132,9 +133,16 @@ def _warnings(plan: Plan, recipe: Recipe, *, seeds: int) -> tuple[str, ...]:
         found.append(
             "a trace is played faster at a higher load, so each load plays a longer part of it: expect more noise"
         )
-    if not single and seeds < 5:
-        found.append(f"{seeds} seeds give no interval; at least 5 do")
+    if not single:
+        found += too_few_seeds(seeds)
     return tuple(found)
+
+
+def too_few_seeds(seeds: int) -> list[str]:
+    """What to say of so few that nothing has an interval; empty where there are enough."""
+    if seeds >= MIN_SEEDS:
+        return []
+    return [f"{seeds} seed{'s give' if seeds > 1 else ' gives'} no interval; at least {MIN_SEEDS} do"]
 
 
 def _offered(

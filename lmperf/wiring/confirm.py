@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from lmperf.flag_defaults import READY_TIMEOUT_S
 from lmperf.scenario.load import Scenario
 from lmperf.scenario.plan import Plan
 from lmperf.wiring.dispatching import auto_of, slots_of
@@ -114,6 +115,7 @@ def confirm(
     duration_s: float,
     directory: Path,
     percentiles: tuple[float, ...],
+    ready_timeout_s: float = READY_TIMEOUT_S,
     run: RunLive,
     on_load: Callable[[float, int, int], None] = lambda _load, _number, _total: None,
     on_check: Callable[[Confirmation], None] = lambda _: None,
@@ -126,7 +128,9 @@ def confirm(
             on_load(load, number, len(loads))
             variant = shortened(scaled(scenario, load), duration_s)
             plan = resolved(variant)
-            options = LiveOptions(directory=directory / f"live-{load:.3g}", percentiles=percentiles)
+            options = LiveOptions(
+                directory=directory / f"live-{load:.3g}", percentiles=percentiles, ready_timeout_s=ready_timeout_s
+            )
             result = run(variant, plan, options)
             if result.interrupted:
                 raise KeyboardInterrupt

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from lmperf.console import Progress
+from lmperf.flag_defaults import READY_TIMEOUT_S
 from lmperf.scenario.dump import resolved_yaml
 from lmperf.scenario.load import Scenario
 from lmperf.scenario.plan import Plan
@@ -50,7 +51,7 @@ class LiveOptions:
 
     directory: Path
     percentiles: tuple[float, ...]
-    ready_timeout_s: float = 600.0
+    ready_timeout_s: float = READY_TIMEOUT_S
     event_log: bool = False
     quiet: bool = False
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from lmperf.scenario.load import Scenario
 from lmperf.scenario.model import At
 from lmperf.scenario.plan import Plan
+from lmperf.wiring.capacity_study import too_few_seeds
 from lmperf.wiring.confirm import job_of_plan
 from lmperf.wiring.dispatching import auto_of, slots_of
 from lmperf.wiring.saturation import resolve_with_saturation
@@ -105,7 +106,7 @@ class Tuner:
         for load, scenario in self._scenarios.items():
             plan = resolved(setting.of(scenario))
             jobs += [job_of_plan(plan, label=label, load=load, seed=seed) for seed in self._seeds]
-        self.answer.notes = jobs[0].cell.recipe.notes
+        self.answer.notes = (*jobs[0].cell.recipe.notes, *too_few_seeds(len(self._seeds)))
         results = self._workers.map(run_replicated, jobs, self._on_runs(label))
         self._cells = Cells({**self._cells.results, **{(r.policy_label, r.load, r.seed): r for r in results}})
         choice = replace(setting.policy, label=label)

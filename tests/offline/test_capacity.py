@@ -6,11 +6,13 @@ import io
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from contextlib import chdir, redirect_stderr, redirect_stdout
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +25,7 @@ from hypothesis import strategies as st
 from scipy import optimize, stats
 
 from lmperf.__main__ import main
+from lmperf.cli.capacity_text import sentence
 from lmperf.cli.live_checks import agreement, codes_of
 from lmperf.cli.run_command import run_once
 from lmperf.console import Progress
@@ -32,8 +35,10 @@ from lmperf.wiring.capacity import find_capacity, jobs_at, own_choice
 from lmperf.wiring.capacity_study import study_of
 from lmperf.wiring.confirm import Confirmation, LiveCheck, TenantCheck, confirm
 from lmperf.wiring.known import installed
+from lmperf.wiring.offline import policy_choices
 from lmperf.wiring.saturation import resolve_with_saturation
 from lmperf.wiring.sources import SourceError
+from lmperf.wiring.target_rate import refuse_target_rate
 from lmperf.wiring.variants import pinned, scaled, shortened, with_weights
 from loadgen.offline.replicas import ReplicatedJob, promises_of_run
 from loadgen.offline.search import Attained, Capacity, LoadSearch, Point, TenantRun, attained, fewest_replicas
@@ -454,7 +459,7 @@ def test_the_command_prints_every_load_and_writes_what_it_printed(tmp_path):
     )
     assert code == 0, err
     data = json.loads((tmp_path / "r/capacity.json").read_text())
-    assert data["schema"] == "lmperf.capacity/1.0"
+    assert data["schema"] == "lmperf.capacity/1.1"
     assert not data["interrupted"]
     assert [policy["label"] for policy in data["policies"]] == ["fifo", "wfq"]
     for policy in data["policies"]:
@@ -500,7 +505,20 @@ def test_no_load_that_keeps_the_promise_exits_with_99(tmp_path):
     assert "no load keeps every tenant's target" in out
 
 
-@pytest.mark.parametrize("flags", [("--seeds", 0), ("--tolerance", 0), ("--target-rate", -1), ("--policies", "")])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--seeds", 0),
+        ("--tolerance", 0),
+        ("--target-rate", -1),
+        ("--policies", ""),
+        ("--live-duration", 3),
+        ("--ready-timeout", 3),
+        ("--percentiles", 50),
+        ("--percentiles", 101, "--live"),
+        ("--live-duration", 0, "--live"),
+    ],
+)
 def test_impossible_flags_are_refused_before_anything_is_written(tmp_path, flags):
     """104, and no folder."""
     one_at_a_time(tmp_path)
@@ -509,6 +527,79 @@ def test_impossible_flags_are_refused_before_anything_is_written(tmp_path, flags
     assert code == 104
     assert flags[0] in err
     assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize(
+    ("rate", "said"),
+    [
+        (
+            0.001,
+            "in 1 x 15 s measured, tenants with a target send 0.015 requests, too few to tell anything; at least 1.4,",
+        ),
+        (1e9, "a run of 15 s has 1.5e+10 requests, more than 10,000,000"),
+        (400_000.0, "its work alone takes 20,000 replicas"),
+    ],
+)
+def test_a_rate_that_cannot_be_counted_for_is_refused(tmp_path, rate, said):
+    """20 s of one seed: next to no request says nothing of replicas, and more than anybody waits for is not begun. What is
+    said to do does."""
+    one_at_a_time(tmp_path)
+    (tmp_path / "s.yaml").write_text(scenario_text("constant", duration_s=20, wait_s=0.1, attainment=0.9))
+    code, _, err = command(tmp_path, "s.yaml", "--seeds", 1, "--target-rate", rate)
+    assert code == 104
+    assert said in " ".join(err.split())
+    assert not (tmp_path / "results").exists()
+    refuse_target_rate(study(tmp_path, (tmp_path / "s.yaml").read_text(), seeds=1), 1.4)
+
+
+def test_the_answer_says_what_load_1_is_and_can_be_repeated(tmp_path):
+    """Under --at and --set: in the sentence, the head line and capacity.json, beside the command and a scenario that runs."""
+    one_at_a_time(tmp_path)
+    text = scenario_text("constant", duration_s=20, wait_s=0.01, attainment=0.95)
+    (tmp_path / "s.yaml").write_text(text)
+    flags = ("--set", "load.noisy=only", "--set", "load.raised=1.5", "--set", "load.saturation=1000")
+    for at, rate, words in (("baseline", RATE, "baseline load"), ("raised", 1.5 * RATE, "raised load")):
+        code, out, err = command(
+            *(tmp_path, "s.yaml", "--seeds", 1, "--tolerance", 0.3, "--at", at, *flags, "--output-dir", at)
+        )
+        assert code == 0, err
+        data = json.loads((tmp_path / at / "capacity.json").read_text())
+        assert data["load_1"]["at"] == at
+        assert data["load_1"]["requests_per_s"] == pytest.approx(rate)
+        assert f"load 1 is the scenario's {words} ({rate:.2f} requests/s" in out
+        assert f"times the scenario's {words}" in data["policies"][0]["sentence"]
+        assert f"--at {at} --set load.noisy=only" in data["command"]
+        again = study_of(load_scenario(tmp_path / at / "scenario.resolved.yaml", known=installed()), seeds=1)
+        assert again.total_rate == pytest.approx(rate)
+
+
+def test_an_interrupted_search_claims_no_more_than_it_tried(tmp_path):
+    """After one load that fails: not that no load would do. Policies that it did not come to are named."""
+    one_at_a_time(tmp_path)
+    found = study(tmp_path, scenario_text("constant", duration_s=20, wait_s=0.01, attainment=0.95), seeds=1)
+    choices = policy_choices("fifo,wfq,drr")
+    points = []
+
+    def stop(state):
+        points.append(state)
+        if len(points) == most:
+            raise KeyboardInterrupt
+
+    most = 1
+    low = replace(found, costs={name: cost / 4 for name, cost in found.costs.items()})
+    answer = find_capacity(low, choices, workers=Workers(1), on_point=stop)
+    assert answer.interrupted
+    assert answer.not_begun == ["wfq", "drr"]
+    (fifo,) = answer.policies
+    assert not fifo.capacity.points[0].at_target
+    said = sentence(answer, fifo)
+    assert "no load keeps" not in said
+    assert re.search(r"interrupted; no load is known yet .* is the lowest tried: only misses its target", said)
+    points.clear()
+    most = 3
+    said = sentence(found := find_capacity(found, choices, workers=Workers(1), on_point=stop), found.policies[0])
+    assert "every tenant is at its target up to" in said
+    assert "; interrupted" in said
 
 
 def test_an_interrupted_command_leaves_the_loads_it_had_tried(tmp_path):

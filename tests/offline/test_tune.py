@@ -11,7 +11,7 @@ import pytest
 
 from lmperf.__main__ import main
 from lmperf.cli.tune_command import recommendation
-from lmperf.scenario.load import scenario_from_text
+from lmperf.scenario.load import load_scenario, scenario_from_text
 from lmperf.wiring.confirm import cell_of_plan, confirm
 from lmperf.wiring.dispatching import auto_of
 from lmperf.wiring.known import installed
@@ -298,9 +298,30 @@ def test_the_command_prints_the_trade_off_and_writes_it(tmp_path):
         )
     assert code == 0, err.getvalue()
     data = json.loads((tmp_path / "r/tune.json").read_text())
-    assert data["schema"] == "lmperf.tune/1.0"
+    assert data["schema"] == "lmperf.tune/1.1"
     assert data["recommendation"]["sentence"] in out.getvalue()
     assert data["recommendation"]["label"] in [row["label"] for row in data["trials"]]
     assert set(data["recommendation"]["attainment"]) == {"chat"}
     assert len(data["trials"]) > 8
     assert any(row["on_the_trade_off"] for row in data["trials"])
+    assert data["command"].startswith("lmperf tune s.yaml --policies wfq")
+    assert "1 seed gives no interval" in out.getvalue()
+    assert "interval over" not in out.getvalue()
+    assert load_scenario(tmp_path / "r/scenario.resolved.yaml", known=installed()).model.load.at == "raised"
+
+
+def test_interrupted_before_its_first_trial_it_shows_no_empty_table(tmp_path, monkeypatch):
+    """The sentence alone, and a tune.json without a recommendation."""
+    (tmp_path / "s.yaml").write_text(SCENARIO)
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Tuner, "try_", interrupted)
+    out = io.StringIO()
+    with chdir(tmp_path), redirect_stdout(out):
+        code = main(["tune", "s.yaml", "--quiet", "--output-dir", "r"])
+    assert code == 105
+    assert "nothing is recommended" in out.getvalue()
+    assert "worst attained" not in out.getvalue()
+    assert json.loads((tmp_path / "r/tune.json").read_text())["recommendation"] is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from report_runs import MS, policy_verdict
@@ -11,16 +12,33 @@ from rich.console import Console
 
 from lmperf.cli.alternatives_text import print_alternatives
 from lmperf.cli.beside_text import print_beside
+from lmperf.cli.capacity_text import points_table
 from lmperf.cli.compare_command import _table as compare_table
 from lmperf.cli.comparison_text import print_as_captured, print_reproduction, print_verdicts
+from lmperf.cli.demo_command import _table as demo_table
+from lmperf.cli.live_checks import checks_table
+from lmperf.cli.suite_command import _other_figures as suite_means
+from lmperf.cli.suite_command import _table as suite_table
+from lmperf.cli.trace_command import _tenants as trace_table
+from lmperf.cli.tune_text import trials_table
 from lmperf.wiring.beside import Beside
+from lmperf.wiring.confirm import LiveCheck, TenantCheck
 from lmperf.wiring.regression import Difference, Reading
+from lmperf.wiring.setting import Setting
+from lmperf.wiring.suite import SuiteResult, SuiteRow
+from lmperf.wiring.tune_ranking import Trial
 from loadgen.fitted_table import FittedTable
+from loadgen.offline.experiment import PolicyChoice
 from loadgen.offline.fidelity import FidelityRow
+from loadgen.offline.search import Attained, Point
 from loadgen.offline.verdicts import Figure
 from loadgen.recorder import Recorder
 from loadgen.report.comparison import Comparison
+from loadgen.summary import summarise
+from loadgen.table import tenant_table
 from scheduler.request import Outcome, Request, Status
+from scheduler.slots import Slots
+from tenants.measures.attainment import Attainment
 from tenants.measures.intervals import Interval
 from tenants.slo import Slo
 from tenants.tenant import Tenant
@@ -93,6 +111,66 @@ def compared(console):
     console.print(compare_table(rows, 0.1))
 
 
+def points(console):
+    known = Attained(0.95, 0.9876, 1000, Interval(0.9876, 0.9812, 0.9923, "t", 10))
+    found = tuple(
+        Point(1.2345 + n, dict.fromkeys(TENANTS, known), {"chat": 1_234.5}, {"chat": 7_654_321.0}) for n in range(3)
+    )
+    console.print(points_table("every load tried", "load", dict.fromkeys(TENANTS, 0.95), found))
+
+
+def trials(console):
+    slots = Slots(sequences=128, prefill_tokens=4096)
+    of = [Setting(policy=PolicyChoice(label=label, policy="fifo"), slots=slots) for label in POLICIES]
+    found = [
+        Trial(setting, verdict, missed=(), unsure=(), seats=64)
+        for setting, verdict in zip(of, verdicts(half=0.002), strict=True)
+    ]
+    console.print(trials_table("noisy", found, found[0], 5))
+    shown = console.file.getvalue()
+    assert all(label[:8] in shown for label in POLICIES)
+    assert shown.count("\n >") == shown.count("noisy: what")
+
+
+def checked(console):
+    checks = [
+        LiveCheck(
+            1.2345,
+            tuple(TenantCheck(name, 0.95, Attainment(950, 1000), Attainment(990, 1000)) for name in TENANTS),
+            SimpleNamespace(target_failed=None, summary=SimpleNamespace(validity=SimpleNamespace(valid=True))),
+        )
+    ]
+    console.print(checks_table(checks, "policy fifo"))
+
+
+def suite(console):
+    choices = [PolicyChoice(label=label, policy="fifo") for label in POLICIES]
+    rows = [
+        SuiteRow(f"study-noisy{n}-neighbour", choice, found)
+        for n in range(8)
+        for choice, found in zip(choices, verdicts(), strict=True)
+    ]
+    result = SuiteResult("study", rows)
+    console.print(suite_table(result, 20))
+    console.print(suite_means(result))
+
+
+def demo(console):
+    console.print(demo_table({}, dict.fromkeys(("fifo", "slo_aware"), recorder())))
+
+
+def of_a_run(console):
+    console.print(tenant_table(summarise(recorder())))
+
+
+def inspected(console):
+    lengths = {"mean": 123_456.7, "p50": 1_234_567, "p99": 2_345_678, "max": 3_456_789}
+    rows = [
+        {"tenant": name, "requests": 7_654_321, "prompt_tokens": lengths, "output_tokens": None} for name in TENANTS
+    ]
+    console.print(trace_table(rows))
+
+
 PAIRS = ["> 1,234,561 -> > 1,234,561", "> 2,345,672 -> > 2,345,672", "> 4,567,894 -> > 4,567,894"]
 TABLES = {
     "verdicts": (
@@ -138,6 +216,13 @@ TABLES = {
         ["98.7 / > 2,345,672 / 41.2"],
         18,
     ),
+    "loads tried": (points, ["1,234.50", "98.76 [98.12, 99.23]", "7,654,321", "kept"], 3),
+    "settings tried": (trials, ["1234.56 [1234.56, 1234.56]", "98.7 [98.5, 98.9]"], 3),
+    "live checks": (checked, ["95.00 [93.46, 96.26]", "99.00", "agree"], 3),
+    "a suite": (suite, ["0.987"], 27),
+    "the demo": (demo, ["1,235,223 ms", "0.0%"], 6),
+    "a run": (of_a_run, ["1,235,223", "1/0/0", "0.0%", "no SLO"], 3),
+    "a trace": (inspected, ["123,456.7", "3,456,789", "7,654,321", "unknown"], 3),
     "compared runs": (compared, ["1,234,561.40", "7,654,321.40", "+520.0% [+12.3, +456.8]"], 3),
 }
 
