@@ -10,7 +10,7 @@ from lmperf.scenario.model import At
 from lmperf.wiring.capacity import CapacityAnswer, PolicyCapacity
 from lmperf.wiring.capacity_study import Study
 from loadgen.fitted_table import FittedTable
-from loadgen.offline.search import Attained, Capacity, Point
+from loadgen.offline.search import Attained, Point
 from tenants.measures.shares import percent_within, promised
 
 SCHEMA = "lmperf.capacity/1.1"
@@ -57,7 +57,7 @@ def sentence(answer: CapacityAnswer, found: PolicyCapacity) -> str:
     if point is None and not capacity.points:
         return f"{label}: no load was tried."
     if point is None:
-        return _none_found(label, capacity)
+        return _none_found(label, found)
     per_tenant = ", ".join(f"{name} {rate:,.2f}" for name, rate in point.rates.items())
     said = (
         f"{label}: every tenant is at its target up to {point.load:.4g} times {_LOAD_ONE[study.plan.at]}{_interval(found)}, "
@@ -71,18 +71,20 @@ def sentence(answer: CapacityAnswer, found: PolicyCapacity) -> str:
         again = [p.load for p in capacity.points if p.load > capacity.failing.load and p.at_target]
         if again:
             said += f" (though at {again[0]:.4g} all are at target again: a longer duration_s would smooth that)"
-    if capacity.interrupted:
-        said += (
-            "; interrupted: what lies between these loads was not looked at" if capacity.failing else "; interrupted"
-        )
+    if not found.searched:
+        said += "; the search did not come to its end"
     return f"{said}.{_replicas(answer, found)}"
 
 
-def _none_found(label: str, capacity: Capacity) -> str:
+def _none_found(label: str, found: PolicyCapacity) -> str:
+    capacity = found.capacity
     lowest, high = capacity.points[0].load, capacity.high
     who = f": {capacity.first_to_break} misses its target" if capacity.first_to_break else ""
-    if capacity.interrupted:
-        return f"{label}: interrupted; no load is known yet that keeps every target, {lowest:.3g} is the lowest tried{who}."
+    if not found.searched:
+        return (
+            f"{label}: the search did not come to its end, and no load is known that keeps every target; "
+            f"{lowest:.3g} is the lowest tried{who}."
+        )
     tried = f"tried down to {lowest:.3g}"
     if high is None:
         more = "but no miss is shown: more seeds or a longer duration_s would decide it"
@@ -123,7 +125,7 @@ def _replicas(answer: CapacityAnswer, found: PolicyCapacity) -> str:
         if not fleet.points:
             return f" {rate}: no number of replicas was tried."
         most = f"{fleet.points[-1].load:.0f} replicas are enough"
-        return f" {rate}: not even {most}{', and more were not tried' if fleet.interrupted else ''}."
+        return f" {rate}: not even {most}{'' if found.complete else ', and more were not tried'}."
     sure = "" if fleet.sure_count in (None, fleet.count) else f"; {fleet.sure_count} are shown to be, at 95%"
     unsure = "; the interval does not show it" if fleet.sure_count is None else ""
     verb = "replica is" if fleet.count == 1 else "replicas behind one queue are"
@@ -155,6 +157,7 @@ def answer_data(answer: CapacityAnswer, command: str) -> dict[str, object]:
         "target_rate_per_s": answer.target_rate,
         "routing": study.plan.backend.routing.text,
         "interrupted": answer.interrupted,
+        "complete": answer.complete,
         "not_begun": answer.not_begun,
         "notes": list(study.warnings),
         "policies": [_policy_data(answer, found) for found in answer.policies],
@@ -167,6 +170,7 @@ def _policy_data(answer: CapacityAnswer, found: PolicyCapacity) -> dict[str, obj
         "policy": found.choice.policy,
         "label": found.choice.label,
         "options": dict(found.choice.options),
+        "complete": found.complete,
         "capacity": None if point is None else _load_data(point) | {"low": capacity.low, "high": capacity.high},
         "first_to_break": capacity.first_to_break,
         "sentence": sentence(answer, found),

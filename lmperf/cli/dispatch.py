@@ -51,12 +51,14 @@ def _run(args: argparse.Namespace) -> ExitCode:
 def _in_words(args: argparse.Namespace) -> ExitCode:
     module = importlib.import_module(_MODULES[args.command])
     from backends.protocol import BackendError  # noqa: PLC0415 (after the command's own imports)
-    from lmperf.cli.errors import BAD_CONFIGURATION, UNUSABLE_BACKEND  # noqa: PLC0415
+    from lmperf.cli.errors import BAD_CONFIGURATION, STOPPED, UNUSABLE_BACKEND  # noqa: PLC0415
 
     try:
         return cast("ExitCode", module.run(args))
     except BAD_CONFIGURATION as error:
         message, code = str(error), ExitCode.BAD_CONFIG
+    except STOPPED as error:
+        message, code = str(error), ExitCode.INTERRUPTED
     except UNUSABLE_BACKEND as error:
         kind = f" ({error.kind})" if isinstance(error, BackendError) else ""
         message, code = f"{error}{kind}", ExitCode.BACKEND

@@ -8,6 +8,7 @@ from lmperf.scenario.faults import ScenarioError
 from lmperf.wiring.comparison_file import ComparisonFileError
 from lmperf.wiring.prompting import TokenizerError
 from lmperf.wiring.sources import SourceError
+from loadgen.offline.worker import NoWorkerError, WorkerDiedError
 from loadgen.summary.files import SummaryError
 from loadgen.trace.errors import TraceError
 from loadgen.workers.crew import WorkerError
@@ -33,5 +34,9 @@ BAD_CONFIGURATION: tuple[type[Exception], ...] = (
     PolicyError,
     RegistryError,
     ThresholdError,
+    NoWorkerError,
 )
+STOPPED: tuple[type[Exception], ...] = (WorkerDiedError,)
+"""By something outside, in the middle: what was found and written before stays."""
+
 UNUSABLE_BACKEND: tuple[type[Exception], ...] = (BackendError, EmulatorProcessError, WorkerError)

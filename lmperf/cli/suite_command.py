@@ -68,12 +68,13 @@ def run_suite_command(args: argparse.Namespace) -> ExitCode:
 
 def _write(directory: Path, result: SuiteResult) -> None:
     data = {
-        "schema": "lmperf.suite/1.0",
+        "schema": "lmperf.suite/1.1",
         "suite": result.name,
         "rows": [row.data() for row in result.rows],
         "skipped": result.skipped,
         **({"notes": result.notes} if result.notes else {}),
         "interrupted": result.interrupted,
+        "complete": result.complete,
     }
     write_whole(directory / "suite.json", msgspec.json.format(msgspec.json.encode(data), indent=2))
 

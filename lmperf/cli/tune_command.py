@@ -75,6 +75,8 @@ def _say(console: Console, answer: TuneAnswer) -> None:
     for note in answer.notes:
         console.print(f"note: {note}", soft_wrap=True)
     console.print(recommendation(answer), soft_wrap=True)
+    if answer.interrupted:
+        console.print("interrupted: the answer is that of the settings tried so far", soft_wrap=True)
 
 
 def _write(directory: Path, answer: TuneAnswer, live: Confirmation, command: str) -> None:

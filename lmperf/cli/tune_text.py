@@ -53,7 +53,7 @@ def recommendation(answer: TuneAnswer) -> str:
     kept = "every tenant in contract is at its target" if not best.missed else f"{', '.join(best.missed)} still miss"
     own = " (the scenario's own)" if best is answer.trials[0] else ""
     doubt = best.doubt and f" {best.doubt}"
-    stopped = "; the search was interrupted" if answer.interrupted else ""
+    stopped = "" if answer.complete else "; the search did not come to its end"
     return f"recommended: {best.setting.label}{own}: {kept} under the raised load: {attained}{stopped}.{doubt}"
 
 
@@ -72,6 +72,7 @@ def answer_data(answer: TuneAnswer, command: str) -> dict[str, object]:
         **({"routing": answer.raised.routed} if answer.raised.routed else {}),
         **({"notes": list(answer.notes)} if answer.notes else {}),
         "interrupted": answer.interrupted,
+        "complete": answer.complete,
         "recommendation": None
         if best is None
         else {

@@ -114,10 +114,13 @@ def point_of(study: Study, load: float, factor: float, runs: Sequence[Mapping[st
 
 @dataclass(slots=True)
 class PolicyCapacity:
-    """What is known of one policy so far. ``by_proportion``: replicas as target / capacity of one, rounded up."""
+    """What is known of one policy so far. ``by_proportion``: replicas as target / capacity of one, rounded up. ``searched``:
+    the search for its capacity came to its end; ``complete``: that for replicas too, where there is one."""
 
     choice: PolicyChoice
     capacity: Capacity
+    searched: bool = False
+    complete: bool = False
     fleet: Fleet | None = None
     by_proportion: int | None = None
 
@@ -132,6 +135,11 @@ class CapacityAnswer:
     policies: list[PolicyCapacity] = field(default_factory=list)
     target_rate: float | None = None
     interrupted: bool = False
+
+    @property
+    def complete(self) -> bool:
+        """False while it is searched for, and for ever where that was stopped, however it was."""
+        return len(self.policies) == len(self.choices) and all(each.complete for each in self.policies)
 
     @property
     def not_begun(self) -> list[str]:
@@ -202,8 +210,10 @@ def _search(
     search = LoadSearch(evaluate, start=_start(study), tolerance=tolerance, least=_least(study), on_point=keep)
     found.capacity = search.run()
     answer.interrupted = found.capacity.interrupted
-    if answer.target_rate is not None and not answer.interrupted:
+    found.searched = not answer.interrupted
+    if answer.target_rate is not None and found.searched:
         _count_replicas(answer, found, evaluate, on_point, on_stage)
+    found.complete = not answer.interrupted
 
 
 def _start(study: Study) -> float:

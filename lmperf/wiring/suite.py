@@ -82,13 +82,15 @@ def _data(found: Figure) -> dict[str, float | None]:
 
 @dataclass(slots=True)
 class SuiteResult:
-    """``skipped``: scenario to reason. ``notes``: scenario to what makes it doubtful. ``interrupted``: some are missing."""
+    """``skipped``: scenario to reason. ``notes``: scenario to what makes it doubtful. ``interrupted``: some are missing.
+    ``complete``: none is, and none will come."""
 
     name: str
     rows: list[SuiteRow] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
     notes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     interrupted: bool = False
+    complete: bool = False
 
     @property
     def scenarios(self) -> list[str]:
@@ -184,7 +186,8 @@ def run_suite(
             for verdict in answer.comparisons[0].verdicts:
                 result.rows.append(SuiteRow(scenario_name, by_label[verdict.label], verdict))
             on_rows(result)
+        result.complete = True
     except KeyboardInterrupt:
         result.interrupted = True
-        on_rows(result)
+    on_rows(result)
     return result

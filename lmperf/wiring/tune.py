@@ -42,7 +42,8 @@ _UNLIMITED_SEQUENCES = (32, 64, 128)
 
 @dataclass(slots=True)
 class TuneAnswer:
-    """``trials`` in the order tried, the scenario's own setting first. ``notes``: what makes them doubtful, sentences."""
+    """``trials`` in the order tried, the scenario's own setting first. ``complete``: all of them. ``notes``: what makes
+    them doubtful, sentences."""
 
     scenario: Scenario
     baseline: Plan
@@ -50,6 +51,7 @@ class TuneAnswer:
     seeds: int
     trials: list[Trial] = field(default_factory=list)
     interrupted: bool = False
+    complete: bool = False
     notes: tuple[str, ...] = ()
 
     @property
@@ -164,6 +166,7 @@ def tune(
             for setting in stage(answer, choices):
                 tuner.try_(setting)
                 on_trial(answer)
+        answer.complete = True
     except KeyboardInterrupt:
         answer.interrupted = True
     return answer

@@ -23,16 +23,25 @@ class WorkerDiedError(RuntimeError):
     """A worker ended in the middle of a job; most often the system was short of memory."""
 
 
+class NoWorkerError(RuntimeError):
+    """The system starts none; nothing was simulated."""
+
+
 class Worker:
-    """Started at once. One job at a time: ``give``, then ``result`` when ``link`` can be read."""
+    """Started at once, or NoWorkerError is raised. One job at a time: ``give``, then ``result`` when ``link`` can be read."""
 
     def __init__(self) -> None:
-        _start_deaf_server()
-        context = get_context("forkserver")
-        self.link, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
-        with theirs:
-            self._process.start()
+        try:
+            _start_deaf_server()
+            context = get_context("forkserver")
+            self.link, theirs = context.Pipe()
+            self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
+            with theirs:
+                self._process.start()
+        except OSError as error:
+            # A socket's path has 108 characters, and this one lies where temporary files do.
+            hint = "set TMPDIR to a shorter path" if "too long" in str(error) else "give it fewer"
+            raise NoWorkerError(f"no simulating process can be started: {error}; {hint}, or --processes 1") from error
 
     def give(self, function: Callable[[Any], object], job: object) -> None:
         """``function`` must be importable. Raises WorkerDiedError."""

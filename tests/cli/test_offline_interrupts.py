@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
-from contextlib import contextmanager, suppress
+from contextlib import chdir, contextmanager, redirect_stderr, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
-from cli_support import DEADLINE_S, start, until
+from cli_support import DEADLINE_S, ROOT, start, until
+
+from lmperf.__main__ import main
+from lmperf.cli import capacity_command
+from loadgen.offline.worker import WorkerDiedError
 
 # Some seconds a run, so that a signal always finds one in progress.
 SLOW = """\
@@ -91,17 +99,21 @@ class Stopped:
 
     def __init__(self, folder, *args, numbers, group, first=None):
         (folder / "slow.yaml").write_text(SLOW, encoding="utf-8")
-        temporary = folder / "temporary"
-        temporary.mkdir()
         args = (*args, "--processes", 2, "--output-dir", "out")
-        process = start(*args, cwd=folder, env={"TMPDIR": str(temporary)}, start_new_session=True)
         self.folder = folder / "out"
+        # Not below ``folder``: a socket will lie in it, whose path has 108 characters.
+        with TemporaryDirectory(prefix="lmperf-") as temporary:
+            self._stop(
+                start(*args, cwd=folder, env={"TMPDIR": temporary}, start_new_session=True), first, numbers, group
+            )
+            self.left = [*self.stayed, *Path(temporary).iterdir()]
+
+    def _stop(self, process, first, numbers, group):
         with at_last_killed(process):
             until(lambda: is_simulating(process.pid) and (first is None or (self.folder / first).is_file()), process)
             send(process, numbers, group=group)
             self.out, self.err = process.communicate(timeout=DEADLINE_S)
             self.stayed = gone(process.pid)
-            self.left = [*self.stayed, *temporary.iterdir()]
         self.code = process.returncode
 
     def json(self, name):
@@ -302,3 +314,44 @@ def test_a_stopped_calibration_writes_nothing(after, how, tmp_path):
     assert "written" not in out
     assert (tmp_path / "model.json").read_text() == "mine"
     assert {path.name for path in tmp_path.iterdir()} == {"capture.jsonl", "model.json"}
+
+
+def test_a_search_whose_process_is_killed_says_so_and_its_file_claims_no_end(tmp_path, monkeypatch):
+    """In words and with 105, after a point was written: the file is whole and says that the answer is not."""
+    (tmp_path / "slow.yaml").write_text(SLOW, encoding="utf-8")
+    written, write = [], capacity_command._write
+
+    def kill(_):
+        raise WorkerDiedError("a simulating process died (exit code -9); is the memory enough?")
+
+    monkeypatch.setattr(capacity_command, "counted", lambda *_: lambda done, total: written and kill(done))
+    monkeypatch.setattr(capacity_command, "_write", lambda *args: (written.append(args), write(*args)))
+    err = io.StringIO()
+    args = ["capacity", "slow.yaml", "--seeds", "2", "--processes", "1", "--quiet", "--output-dir", "out"]
+    with chdir(tmp_path), redirect_stderr(err):
+        assert main(args) == 105
+    assert "lmperf capacity: a simulating process died" in err.getvalue()
+    assert "Traceback" not in err.getvalue()
+    data = json.loads((tmp_path / "out/capacity.json").read_text())
+    assert (data["interrupted"], data["complete"]) == (False, False)
+    assert "did not come to its end" in data["policies"][0]["sentence"]
+
+
+def test_a_temporary_folder_of_a_name_too_long_for_a_socket_is_named(tmp_path):
+    """104 and what to do, no traceback: the forking server listens on a socket, whose path has 108 characters."""
+    (tmp_path / "slow.yaml").write_text(SLOW, encoding="utf-8")
+    deep = tmp_path / ("d" * 100)
+    deep.mkdir()
+    args = ("capacity", "slow.yaml", "--seeds", "2", "--processes", "2", "--quiet")
+    done = subprocess.run(
+        [sys.executable, "-m", "lmperf", *args],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(deep)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 104, done.stderr
+    assert "set TMPDIR to a shorter path" in done.stderr
+    assert "Traceback" not in done.stderr

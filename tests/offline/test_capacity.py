@@ -460,7 +460,7 @@ def test_the_command_prints_every_load_and_writes_what_it_printed(tmp_path):
     assert code == 0, err
     data = json.loads((tmp_path / "r/capacity.json").read_text())
     assert data["schema"] == "lmperf.capacity/1.1"
-    assert not data["interrupted"]
+    assert (data["interrupted"], data["complete"]) == (False, True)
     assert [policy["label"] for policy in data["policies"]] == ["fifo", "wfq"]
     for policy in data["policies"]:
         assert policy["capacity"]["factor"] == pytest.approx(2.5, rel=0.07)
@@ -590,16 +590,19 @@ def test_an_interrupted_search_claims_no_more_than_it_tried(tmp_path):
     answer = find_capacity(low, choices, workers=Workers(1), on_point=stop)
     assert answer.interrupted
     assert answer.not_begun == ["wfq", "drr"]
+    assert not answer.complete
     (fifo,) = answer.policies
     assert not fifo.capacity.points[0].at_target
     said = sentence(answer, fifo)
     assert "no load keeps" not in said
-    assert re.search(r"interrupted; no load is known yet .* is the lowest tried: only misses its target", said)
+    assert re.search(
+        r"did not come to its end, and no load is known .* is the lowest tried: only misses its target", said
+    )
     points.clear()
     most = 3
     said = sentence(found := find_capacity(found, choices, workers=Workers(1), on_point=stop), found.policies[0])
     assert "every tenant is at its target up to" in said
-    assert "; interrupted" in said
+    assert "; the search did not come to its end" in said
 
 
 def test_an_interrupted_command_leaves_the_loads_it_had_tried(tmp_path):
