@@ -3,14 +3,15 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: help setup demo test test-engines check lint types imports format bench fuzz lock clean
+.PHONY: help setup demo test test-engines test-compiled compile uncompile check lint types imports format bench fuzz lock clean
 
 help:
 	@echo "make demo          set up, then the main job on the embedded server (about 90 s)"
 	@echo "make test          set up, then the tests (minutes)"
 	@echo "make test-engines  the tests that need a real engine: vLLM on the CPU (installs 3.5 GB once, in a cache)"
+	@echo "make compile       the scheduling core as machine code: simulations more than twice as fast (make uncompile undoes it)"
 	@echo "make check         lint, types, import rules"
-	@echo "make bench         the benchmarks that docs/ quotes"
+	@echo "make bench         the benchmarks that docs/ quotes, with the core compiled where that can be"
 	@echo "make fuzz          fuzz the HTTP and SSE decoding, guided by coverage (FUZZ_SECONDS=60)"
 	@echo "make lock          resolve requirements.lock again"
 
@@ -31,6 +32,21 @@ test: setup
 
 test-engines: setup
 	$(BIN)/python -m pytest -m engine -s
+
+compile: setup
+	$(BIN)/python -m lmperf.compiled
+
+uncompile: setup
+	$(BIN)/python -m lmperf.compiled --remove
+
+# In a copy, so that the checkout stays plain Python. Traces beside the checkout lie beside the copy too.
+COMPILED := build/compiled
+test-compiled: setup
+	rm -rf $(COMPILED) && mkdir -p $(COMPILED)
+	{ git ls-files -z; git ls-files -oz --exclude-standard; } | tar --null -T - -cf - | tar -xf - -C $(COMPILED)
+	test ! -e ../shared || ln -sfn "$(abspath ../shared)" build/shared
+	cd $(COMPILED) && "$(abspath $(BIN))/python" -m lmperf.compiled
+	cd $(COMPILED) && "$(abspath $(BIN))/python" -m pytest -m "not engine" tests/scheduler tests/offline tests/calibration -n 2
 
 check: lint types imports
 
@@ -55,6 +71,7 @@ fuzz: setup
 	PYTHONPATH=$(VENV)/fuzz $(BIN)/python -m tests.fuzz.fuzz_wire $(FUZZ_SECONDS)
 
 bench: setup
+	-$(BIN)/python -m lmperf.compiled
 	$(BIN)/python -m benchmarks.run_all
 
 lock:

@@ -23,7 +23,8 @@ import numpy as np
 from lmperf.scenario.server_specs import DEFAULT_PREFILL_TOKENS, DEFAULT_SEQUENCES
 from lmperf.wiring.captured import captured_run
 from loadgen.workload.replay import MOONCAKE_BLOCK_TOKENS
-from scheduler.dispatcher import Dispatcher, DispatcherConfig
+from scheduler.dispatcher import Dispatcher
+from scheduler.dispatcher_config import DispatcherConfig
 from scheduler.drivers.simulated import Simulation
 from scheduler.request import Outcome, Request, Status
 from scheduler.routing import Routing, Rule

@@ -10,6 +10,7 @@ import sys
 
 BENCHMARKS = (
     "benchmarks.policy_cost",
+    "benchmarks.compiled_core",
     "benchmarks.simulator_speed",
     "benchmarks.simulator_scale",
     "benchmarks.fidelity",

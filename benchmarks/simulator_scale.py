@@ -22,7 +22,8 @@ from loadgen.offline.run import simulate
 from loadgen.recorder import Recorder
 from loadgen.workload.source import Workload
 from scheduler.cost import CostModel
-from scheduler.dispatcher import Dispatcher, DispatcherConfig
+from scheduler.dispatcher import Dispatcher
+from scheduler.dispatcher_config import DispatcherConfig
 from scheduler.server_model.spec import PRESETS
 from scheduler.slots import Slots
 from tenants.slo import Metric, Slo

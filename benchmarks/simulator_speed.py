@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from lmperf.compiled import is_compiled
 from loadgen.offline.cell import CellJob, ReplayRecipe, figures, record_cell
 from loadgen.trace.public.detect import read_public
 from loadgen.workload.replay import ReplayRows
@@ -31,6 +32,7 @@ TRACE = (
 VIDUR = (336.0, 504.0)
 LOAD = 0.9
 REPEATS = 5
+POLICIES = ("fifo", "wfq", "slo_aware", "committed", "vtc", "drr")
 
 
 def job(policy: str) -> CellJob:
@@ -72,9 +74,12 @@ def main() -> None:
         print(f"skipped: {TRACE} is not there")
         return
     vidur = VIDUR
-    print(f"Azure conversation rows at {LOAD} of saturation, one core, best of {REPEATS}")
+    core = "compiled" if is_compiled() else "plain Python (python -m lmperf.compiled makes it faster)"
+    print(
+        f"Azure conversation rows at {LOAD} of saturation, one core, best of {REPEATS}; the scheduling core is {core}"
+    )
     print(f"{'policy':12s} {'requests/s':>12s} {'x Vidur (336 to 504)':>22s}")
-    for policy in ("fifo", "wfq", "slo_aware", "committed", "vtc", "drr"):
+    for policy in POLICIES:
         work = job(policy)
         best = 0.0
         for _ in range(REPEATS):

@@ -24,7 +24,7 @@ _PUBLIC = {
     "Outcome": "scheduler.request",
     "Policy": "scheduler.policy",
     "Dispatcher": "scheduler.dispatcher",
-    "DispatcherConfig": "scheduler.dispatcher",
+    "DispatcherConfig": "scheduler.dispatcher_config",
     "Simulation": "scheduler.drivers.simulated",
     "ServerModelSpec": "scheduler.server_model.spec",
     "read_trace": "loadgen.trace.reader",

@@ -7,7 +7,7 @@ from lmperf.scenario.resolve import resolve as resolve
 from loadgen.summary.files import read_summary as read_summary
 from loadgen.trace.reader import read_trace as read_trace
 from scheduler.dispatcher import Dispatcher as Dispatcher
-from scheduler.dispatcher import DispatcherConfig as DispatcherConfig
+from scheduler.dispatcher_config import DispatcherConfig as DispatcherConfig
 from scheduler.drivers.simulated import Simulation as Simulation
 from scheduler.policy import Policy as Policy
 from scheduler.request import Outcome as Outcome

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from lmperf import compiled
 from lmperf.cli.parser import PASS_THROUGH, build_parser
 from lmperf.exit_codes import ExitCode
 from lmperf.own_packages import REMEDY, foreign_packages
@@ -38,6 +39,9 @@ def _main(argv: Sequence[str] | None) -> int:
             print(f"lmperf: {sentence}", file=sys.stderr)
         print(f"lmperf: {REMEDY}", file=sys.stderr)
         return ExitCode.BAD_CONFIG
+    stale = compiled.warning()
+    if stale:
+        print(f"lmperf: {stale}", file=sys.stderr)
     if arguments and arguments[0] in PASS_THROUGH:
         return _pass_through(arguments[0], arguments[1:])
     args = build_parser().parse_args(arguments)

@@ -15,8 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from scheduler.bucket import TokenBucket
-from scheduler.cost import CostModel, OutputEstimate
+from scheduler.cost import CostModel
 from scheduler.events import Reject, RejectReason
+from scheduler.output_estimate import OutputEstimate
 from scheduler.request import Request
 from scheduler.service_rate import ServiceRate
 from tenants.tenant import Tenant

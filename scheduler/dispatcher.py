@@ -16,9 +16,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
+from mypy_extensions import mypyc_attr
 
 from scheduler.admission import Admission
-from scheduler.cost import CostModel
+from scheduler.backend_slots import BackendSlots
+from scheduler.dispatcher_config import DispatcherConfig
 from scheduler.events import (
     Abort,
     AbortReason,
@@ -44,23 +46,9 @@ from scheduler.events import (
 )
 from scheduler.policies.build import PolicyContext, build_policy
 from scheduler.request import Request
-from scheduler.routing import Router, Routing
-from scheduler.slots import BackendSlots, Slots
+from scheduler.routing import Router
+from scheduler.slots import Slots
 from scheduler.timers import Timer, Timers
-from tenants.tenant import Tenant
-
-
-class DispatcherConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a dispatcher starts from; the first line of an event log. ``backends``: slots by backend name (>= 1);
-    ``routing``: which of several a request goes to."""
-
-    tenants: tuple[Tenant, ...]
-    policy: str
-    options: dict[str, object] = {}
-    cost: CostModel = CostModel()
-    prefill_rate: float = 40_000.0
-    backends: dict[str, Slots]
-    routing: Routing = Routing()
 
 
 class _Outstanding:
@@ -76,6 +64,7 @@ class _Outstanding:
         self.aborted: AbortReason | None = None
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Dispatcher:
     """See the module docstring. Raises PolicyError for a policy or options that cannot be built; events about requests
     that are not here any more (a late Finished after a Cancelled) are ignored."""

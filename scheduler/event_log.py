@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
-from scheduler.dispatcher import Dispatcher, DispatcherConfig
+from scheduler.dispatcher import Dispatcher
+from scheduler.dispatcher_config import DispatcherConfig
 from scheduler.events import AnyAction, AnyEvent
 
 

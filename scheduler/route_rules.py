@@ -21,10 +21,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 
+from scheduler.backend_slots import BackendSlots
 from scheduler.mixing import MASK, mix
 from scheduler.prefix_index import PrefixIndex
 from scheduler.request import Request
-from scheduler.slots import BackendSlots
 
 
 class LeastWork:

@@ -16,10 +16,12 @@ from enum import StrEnum
 
 import msgspec
 
-from scheduler.cost import CostModel, OutputEstimate
+from scheduler.backend_slots import BackendSlots
+from scheduler.cost import CostModel
+from scheduler.output_estimate import OutputEstimate
 from scheduler.request import Request
 from scheduler.route_rules import BySession, LeastWork, LongestPrefix, RoundRobin
-from scheduler.slots import BackendSlots, Slots
+from scheduler.slots import Slots
 from tenants.tenant import Tenant
 
 _KEPT_BLOCKS = 65_536

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 import msgspec
 
 from scheduler.cost import CostModel
-from scheduler.dispatcher import Dispatcher, DispatcherConfig
+from scheduler.dispatcher import Dispatcher
+from scheduler.dispatcher_config import DispatcherConfig
 from scheduler.drivers.simulated import Simulation
 from scheduler.request import ArrivalKind, Outcome, Request
 from scheduler.server_model.build import build_server

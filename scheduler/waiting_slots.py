@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 
-from scheduler.cost import EWMA_FACTOR
+from scheduler.output_estimate import EWMA_FACTOR
 from scheduler.slot_control import Pace, SlotControl
 from scheduler.slots import Slots
 

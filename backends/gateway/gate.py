@@ -25,7 +25,8 @@ from backends.gateway.logs import event
 from backends.gateway.metrics import GatewayMetrics, Gauges
 from backends.gateway.slots import GatewaySlots
 from backends.gateway.upstreams import Upstreams, upstream_headers
-from scheduler.dispatcher import Dispatcher, DispatcherConfig
+from scheduler.dispatcher import Dispatcher
+from scheduler.dispatcher_config import DispatcherConfig
 from scheduler.drivers.live import LiveDriver
 from scheduler.events import PolicyChanged, TenantsChanged
 from scheduler.policies.build import PolicyContext, build_policy

@@ -13,7 +13,7 @@ from loadgen.summary.files import SummaryError
 from loadgen.trace.errors import TraceError
 from loadgen.workers.crew import WorkerError
 from scheduler.calibration.step_law import CalibrationError
-from scheduler.drivers.simulated import SimulationError
+from scheduler.drivers.errors import SimulationError
 from scheduler.event_log import EventLogError
 from scheduler.policies.build import PolicyError
 from scheduler.server_model.spec import ServerModelError

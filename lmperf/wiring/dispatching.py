@@ -5,7 +5,7 @@ from __future__ import annotations
 from lmperf.scenario.plan import Plan
 from loadgen.offline.cell import anonymous
 from scheduler.auto_rule import AutoRule, control_of
-from scheduler.dispatcher import DispatcherConfig
+from scheduler.dispatcher_config import DispatcherConfig
 from scheduler.lateness import LateRule
 from scheduler.server_model.spec import ServerModelSpec
 from scheduler.slot_control import SlotControl

@@ -15,6 +15,7 @@ import time
 from dataclasses import dataclass
 from enum import StrEnum
 
+from lmperf import compiled
 from lmperf.exit_codes import ExitCode
 from loadgen.cores import cores
 from loadgen.recording.lateness import LATENESS_FLOOR_NS
@@ -55,10 +56,12 @@ class Check:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
     """What :func:`look` found. ``cpus``: that this process may use (a quota may make them a fraction); ``timer_late_s``: the
-    99th percentile of how late a timer of 1 ms fires.
+    99th percentile of how late a timer of 1 ms fires; ``stale``: what of a compiled core is out of date.
     """
 
     python: str
+    compiled: bool
+    stale: str
     uvloop: str | None
     clock_resolution_s: float
     timer_late_s: float
@@ -75,6 +78,8 @@ def look() -> Machine:
     unlimited = 1 << 30
     return Machine(
         python=platform.python_version(),
+        compiled=compiled.is_compiled(),
+        stale=compiled.warning(),
         uvloop=_version("uvloop"),
         clock_resolution_s=time.get_clock_info("monotonic").resolution,
         timer_late_s=_timer_late_s(),
@@ -95,8 +100,19 @@ def checks_of(machine: Machine, *, connections: int) -> list[Check]:
         _timers(machine.timer_late_s),
         _files(machine.files_soft, machine.files_hard, connections),
         _cpu(machine.cpus, machine.load_1min),
+        _core(compiled=machine.compiled, stale=machine.stale),
         Check("extras", State.NOTE, f"optional parts installed: {', '.join(machine.extras) or 'none'}"),
     ]
+
+
+def _core(*, compiled: bool, stale: str) -> Check:
+    if stale:
+        return Check("core", State.WARN, stale)
+    if compiled:
+        return Check("core", State.OK, "the scheduling core is compiled")
+    return Check(
+        "core", State.NOTE, "the scheduling core is plain Python", "python -m lmperf.compiled makes simulations faster"
+    )
 
 
 def _uvloop(version: str | None) -> Check:

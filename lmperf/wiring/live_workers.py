@@ -40,7 +40,8 @@ from loadgen.workers.crew import Crew, Death, worker_name
 from loadgen.workers.lost import lost_of, unfinished
 from loadgen.workers.report import WorkerReport, joined_end
 from loadgen.workload.share import Share
-from scheduler.dispatcher import Dispatcher, DispatcherConfig
+from scheduler.dispatcher import Dispatcher
+from scheduler.dispatcher_config import DispatcherConfig
 from scheduler.request import Outcome
 from scheduler.slot_control import SlotControl
 from scheduler.slots import Slots

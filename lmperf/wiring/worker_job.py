@@ -17,7 +17,7 @@ from loadgen.live.calls import TenantWire
 from loadgen.offline.cell import Recipe
 from loadgen.trace.schema import TraceMetadata
 from loadgen.workload.share import Share
-from scheduler.dispatcher import DispatcherConfig
+from scheduler.dispatcher_config import DispatcherConfig
 
 WORKER_MODULE = "lmperf.wiring.live_worker"
 

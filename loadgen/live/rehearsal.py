@@ -18,7 +18,8 @@ from backends.protocol import BackendMetadata, Call, Capabilities, OnTokens, Wir
 from loadgen.live.calls import LookAhead
 from loadgen.live.engine import LiveRun
 from loadgen.recorder import Recorder
-from scheduler.dispatcher import Dispatcher, DispatcherConfig
+from scheduler.dispatcher import Dispatcher
+from scheduler.dispatcher_config import DispatcherConfig
 from scheduler.drivers.live import LiveDriver
 from scheduler.request import Outcome, Request, Status, TokensSource
 from tenants.tenant import Tenant

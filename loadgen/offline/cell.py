@@ -21,7 +21,8 @@ from loadgen.workload.share import WHOLE, Share
 from loadgen.workload.source import Source, Workload
 from scheduler.auto_rule import AutoRule, control_of
 from scheduler.cost import CostModel
-from scheduler.dispatcher import Dispatcher, DispatcherConfig
+from scheduler.dispatcher import Dispatcher
+from scheduler.dispatcher_config import DispatcherConfig
 from scheduler.routing import Routing
 from scheduler.server_model.spec import ServerModelSpec
 from scheduler.slots import Slots

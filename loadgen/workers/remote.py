@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from loadgen.workers.messages import Granted, QueueAnswer, Refused
-from scheduler.dispatcher import Dispatcher, DispatcherConfig
+from scheduler.dispatcher import Dispatcher
+from scheduler.dispatcher_config import DispatcherConfig
 from scheduler.drivers.live import LiveDriver
 from scheduler.events import AnyAction, AnyEvent, DispatchFailed
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from scheduler.drivers.errors import SimulationError
 from scheduler.events import FirstToken, PrefillProgress
 from scheduler.gap_log import GapLog, gap_log
 from scheduler.request import ErrorClass, Request, Status
@@ -19,10 +20,6 @@ if TYPE_CHECKING:
 
 
 _OK = Status.OK  # a member of an enum costs more to name than a call (Python 3.11)
-
-
-class SimulationError(RuntimeError):
-    """A workload that cannot be simulated; the message names the request."""
 
 
 class Replica:

@@ -14,7 +14,8 @@ from collections.abc import Sequence as Sequence_
 from typing import Protocol
 
 from scheduler.dispatcher import Dispatcher
-from scheduler.drivers.replica import Replica, SimulationError
+from scheduler.drivers.errors import SimulationError
+from scheduler.drivers.replica import Replica
 from scheduler.drivers.virtual_time import VirtualTime
 from scheduler.events import (
     Abort,

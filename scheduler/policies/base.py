@@ -13,14 +13,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import ClassVar, Generic, TypeVar
 
-from scheduler.cost import CostModel, OutputEstimate
+from mypy_extensions import mypyc_attr
+
+from scheduler.cost import CostModel
 from scheduler.keyed_heap import Key, KeyedHeap
 from scheduler.lateness import Late, LateRule
+from scheduler.output_estimate import OutputEstimate
 from scheduler.request import Request
 from scheduler.tenant_queue import TenantQueue
 from tenants.tenant import Tenant
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class TenantState:
     """What every policy keeps of a tenant; policies add their accounts in a subclass. ``watched``: the request whose
     turning late is in the heap of latenesses. ``account``: what tokens of its next dispatch are reported under, in a policy
@@ -63,6 +67,7 @@ class Charge:
 S = TypeVar("S", bound=TenantState)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class TenantPolicy(ABC, Generic[S]):
     """Base of the policies; implements :class:`scheduler.policy.Policy`."""
 

@@ -12,12 +12,13 @@ import msgspec
 
 from scheduler.cost import CostModel
 from scheduler.lateness import Late, LateRule
-from scheduler.policies.committed import Committed, CommittedOptions
+from scheduler.policies.committed import Committed
 from scheduler.policies.drr import Drr
 from scheduler.policies.edf import Edf
 from scheduler.policies.fifo import Fifo
+from scheduler.policies.options import CommittedOptions, NoOptions, SloAwareOptions
 from scheduler.policies.priority import Priority
-from scheduler.policies.slo_aware import SloAware, SloAwareOptions
+from scheduler.policies.slo_aware import SloAware
 from scheduler.policies.vtc import Vtc
 from scheduler.policies.wfq import Wfq
 from scheduler.policy import Policy
@@ -29,10 +30,6 @@ class PolicyContext(msgspec.Struct, frozen=True, kw_only=True):
 
     cost: CostModel = CostModel()
     prefill_rate: float = 40_000.0
-
-
-class NoOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A policy without options of its own."""
 
 
 class PolicyKind(msgspec.Struct, frozen=True, kw_only=True):

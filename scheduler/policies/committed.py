@@ -19,40 +19,18 @@ dispatch, by rule A only, at the learnt rate.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import StrEnum
 from typing import ClassVar
-
-import msgspec
 
 from scheduler.cost import CostModel
 from scheduler.keyed_heap import Key, KeyedHeap
 from scheduler.lateness import LateRule
 from scheduler.policies.base import Charge, TenantPolicy, TenantState
+from scheduler.policies.options import CommittedOptions, Order
 from scheduler.request import Request
 from scheduler.service_rate import ServiceRate
 from tenants.tenant import Tenant
 
 _NO_DEADLINE_NS = 1 << 62
-
-
-class Order(StrEnum):
-    DEADLINE = "deadline"
-    CREDIT = "credit"
-
-
-class CommittedOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``order`` among tenants with credit; ``horizon_s``: how much credit (and how much old service) is remembered;
-    ``start_rate``: C in cost units/s until it is learnt: start low."""
-
-    order: Order = Order.DEADLINE
-    horizon_s: float = 30.0
-    start_rate: float = 12_000.0
-
-    def __post_init__(self) -> None:
-        if self.horizon_s <= 0 or self.start_rate <= 0:
-            raise ValueError(
-                f"committed: horizon_s and start_rate must be > 0, got {self.horizon_s}, {self.start_rate}"
-            )
 
 
 class CreditState(TenantState):

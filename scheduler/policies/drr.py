@@ -20,9 +20,10 @@ import math
 from collections.abc import Sequence
 from typing import ClassVar
 
-from scheduler.cost import EWMA_FACTOR, CostModel
+from scheduler.cost import CostModel
 from scheduler.keyed_heap import Key
 from scheduler.lateness import LateRule
+from scheduler.output_estimate import EWMA_FACTOR
 from scheduler.policies.base import Charge, TenantState
 from scheduler.policies.by_token import TokenPolicy
 from scheduler.request import Request

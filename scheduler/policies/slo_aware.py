@@ -23,10 +23,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from enum import StrEnum
 from typing import ClassVar
-
-import msgspec
 
 from scheduler.bucket import TokenBucket
 from scheduler.cost import CostModel
@@ -34,37 +31,11 @@ from scheduler.keyed_heap import Key
 from scheduler.lateness import LateRule
 from scheduler.policies.awaiting import Awaiting
 from scheduler.policies.base import Charge
+from scheduler.policies.options import Reading, SloAwareOptions
 from scheduler.policies.wfq import FairQueueing, FairState
 from scheduler.request import Request
 from tenants.measures.window import WindowedQuantile
 from tenants.tenant import Tenant
-
-
-class Reading(StrEnum):
-    BOOST = "boost"
-    LITERAL = "literal"
-
-
-class SloAwareOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``window_s`` of observation, ``epoch_s`` between recomputations, ``floor`` of the priority (0 < floor <= 1),
-    ``min_samples`` before an observation counts, ``share_slack`` on a tenant's fair share (>= 1)."""
-
-    reading: Reading = Reading.BOOST
-    window_s: float = 60.0
-    epoch_s: float = 0.25
-    floor: float = 0.1
-    min_samples: int = 5
-    share_slack: float = 1.05
-
-    def __post_init__(self) -> None:
-        if not 0 < self.floor <= 1:
-            raise ValueError(f"slo_aware: floor must be in (0, 1], got {self.floor}")
-        if self.window_s <= 0 or self.epoch_s <= 0:
-            raise ValueError(f"slo_aware: window_s and epoch_s must be > 0, got {self.window_s} and {self.epoch_s}")
-        if self.min_samples < 1 or self.share_slack < 1:
-            raise ValueError(
-                f"slo_aware: min_samples and share_slack must be >= 1, got {self.min_samples} and {self.share_slack}"
-            )
 
 
 class SloState(FairState):

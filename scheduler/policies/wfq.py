@@ -24,6 +24,8 @@ from __future__ import annotations
 
 from typing import ClassVar, TypeVar
 
+from mypy_extensions import mypyc_attr
+
 from scheduler.cost import CostModel
 from scheduler.keyed_heap import Key
 from scheduler.lateness import LateRule
@@ -32,6 +34,7 @@ from scheduler.request import Request
 from tenants.tenant import Tenant
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class FairState(TenantState):
     """``start``: the start tag S of the queue's head; ``finish``: the finish tag F of the last dispatch."""
 
@@ -46,6 +49,7 @@ class FairState(TenantState):
 F = TypeVar("F", bound=FairState)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class FairQueueing(TenantPolicy[F]):
     """The tags; subclasses may change the weight that a dispatch is charged at (``_phi``)."""
 
@@ -85,6 +89,7 @@ class FairQueueing(TenantPolicy[F]):
         return {**super()._state_snapshot(state), "start_tag": state.start, "finish_tag": state.finish}
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Wfq(FairQueueing[FairState]):
     name: ClassVar[str] = "wfq"
 

@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import heapq
 
+from mypy_extensions import mypyc_attr
+
 from scheduler.request import Request
 from scheduler.server_model.prefix_cache import BLOCK_TOKENS, PrefixCache
 from scheduler.server_model.protocol import Plan, Sequence, StepResult
@@ -28,6 +30,7 @@ _WAITING, _PREFILL, DECODE, _GONE = 0, 1, 2, 3
 _UNBOUNDED = 1 << 62
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class ContinuousBatch:
     """See :class:`scheduler.server_model.protocol.ServerModel`. Not thread-safe; deterministic. ``block_tokens``: what each
     of ``Request.prefix_blocks`` stands for; ``cache`` in place of one of its own. One token a step:

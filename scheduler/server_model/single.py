@@ -42,7 +42,7 @@ class SingleServer:
 
     def plan(self, now_ns: int) -> Plan | None:
         if self._plan is None and self._queue:
-            self._plan = Plan(now_ns * 1000, self._service_ns(self._queue[0].request) * 1000, 0, 1)
+            self._plan = Plan(now_ns * 1000, int(self._service_ns(self._queue[0].request)) * 1000, 0, 1)
         return self._plan
 
     def commit(self, steps: int, *, emitted: bool = False) -> StepResult:

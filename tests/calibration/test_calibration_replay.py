@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from scheduler.calibration.figures import errors, figures
 from scheduler.calibration.observations import Observations
 from scheduler.calibration.replay import replay
-from scheduler.dispatcher import Dispatcher, DispatcherConfig
+from scheduler.dispatcher import Dispatcher
+from scheduler.dispatcher_config import DispatcherConfig
 from scheduler.drivers.simulated import Simulation
 from scheduler.request import Request
 from scheduler.server_model.build import build_server

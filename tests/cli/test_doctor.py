@@ -12,6 +12,8 @@ from lmperf.cli import doctor_command
 from lmperf.wiring.doctor import Machine, State, checks_of, look
 
 SOUND = Machine(
+    compiled=True,
+    stale="",
     python="3.12.1",
     uvloop="0.21",
     clock_resolution_s=1e-9,
@@ -35,7 +37,7 @@ def test_a_sound_machine_is_trusted(monkeypatch, tmp_path):
     done = invoke("doctor", cwd=tmp_path)
     assert done.returncode == 0, done
     lines = done.stdout.splitlines()
-    assert [line.split()[0] for line in lines[:-1]] == ["ok"] * 6 + ["note"]
+    assert [line.split()[0] for line in lines[:-1]] == ["ok"] * 7 + ["note"]
     assert lines[-1] == "a run here can be trusted"
 
 
@@ -171,3 +173,17 @@ def test_this_machine_is_looked_at():
     assert found.timer_late_s > 0
     assert found.cpus > 0
     assert 0 < found.files_soft <= found.files_hard
+
+
+@pytest.mark.parametrize(
+    ("changes", "state", "said"),
+    [
+        ({"compiled": False}, State.NOTE, "python -m lmperf.compiled"),
+        ({"stale": "scheduler.timers changed since it was compiled"}, State.WARN, "scheduler.timers changed"),
+    ],
+)
+def test_the_core_that_runs_is_named(changes, state, said):
+    """Plain Python is no fault; a binary of an older source is."""
+    (check,) = [c for c in checks_of(dataclasses.replace(SOUND, **changes), connections=1) if c.name == "core"]
+    assert check.state is state
+    assert said in f"{check.said} {check.remedy}"

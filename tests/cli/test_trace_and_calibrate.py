@@ -166,7 +166,8 @@ def capture(path, seed, rate, law=LAW):
     from loadgen.offline.run import simulate
     from loadgen.recorder import Recorder
     from loadgen.workload.source import Workload
-    from scheduler.dispatcher import Dispatcher, DispatcherConfig
+    from scheduler.dispatcher import Dispatcher
+    from scheduler.dispatcher_config import DispatcherConfig
     from scheduler.server_model.spec import ServerLimits, ServerModelSpec
     from scheduler.slots import Slots
     from tenants.tenant import Tenant

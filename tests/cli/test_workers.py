@@ -24,7 +24,7 @@ from loadgen.recorder import record_trace
 from loadgen.summary.build import summarise
 from loadgen.trace.reader import read_trace
 from loadgen.workload.share import Share
-from scheduler.dispatcher import DispatcherConfig
+from scheduler.dispatcher_config import DispatcherConfig
 from scheduler.event_log import replay
 from scheduler.slots import Slots
 from tenants.tenant import QueueLimits, Tenant

@@ -11,7 +11,7 @@ from cli_support import DEADLINE_S, invoke, served, start, summary_of, two_tenan
 
 from lmperf.wiring.live_workers import couples_requests
 from loadgen.trace.reader import read_trace
-from scheduler.dispatcher import DispatcherConfig
+from scheduler.dispatcher_config import DispatcherConfig
 from scheduler.request import Status
 from scheduler.slots import Slots
 from tenants.tenant import Tenant

@@ -304,10 +304,17 @@ async def test_a_clients_request_id_becomes_the_answers_if_it_is_safe(http, give
 async def test_an_engine_failure_is_an_error_in_the_stream_and_in_health(server, http):
     """A client must never take a broken stream for a success."""
 
-    def broken(steps, *, emitted=False):
-        raise ArithmeticError("no such step")
+    class Broken:
+        def __init__(self, model):
+            self._model = model
 
-    server._core._model.commit = broken
+        def commit(self, steps, *, emitted=False):
+            raise ArithmeticError("no such step")
+
+        def __getattr__(self, name):
+            return getattr(self._model, name)
+
+    server._core._engine._model = Broken(server._core._model)
     async with http.post("/v1/completions", json={"prompt": "x", "stream": True}) as response:
         events = await events_of(response)
     assert "no such step" in json.loads(events[0])["error"]["message"]

@@ -12,7 +12,8 @@ from backends.protocol import Call, OnTokens, WireResult
 from loadgen.live.calls import LookAhead
 from loadgen.live.engine import LiveEnd, LiveRun
 from loadgen.pacer import Pacer
-from scheduler.dispatcher import Dispatcher, DispatcherConfig
+from scheduler.dispatcher import Dispatcher
+from scheduler.dispatcher_config import DispatcherConfig
 from scheduler.drivers.live import LiveDriver
 from scheduler.request import ErrorClass, Outcome, Request, Status, TokensSource
 from scheduler.slots import Slots

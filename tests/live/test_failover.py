@@ -20,7 +20,8 @@ from loadgen.live.calls import CallMaker, LookAhead, TenantWire
 from loadgen.live.engine import LiveRun
 from loadgen.pacer import Pacer
 from loadgen.workload.prompts import WordPrompts
-from scheduler.dispatcher import Dispatcher, DispatcherConfig
+from scheduler.dispatcher import Dispatcher
+from scheduler.dispatcher_config import DispatcherConfig
 from scheduler.drivers.live import LiveDriver
 from scheduler.request import ArrivalKind, ErrorClass, Status
 from scheduler.server_model.spec import ServerLimits, ServerModelSpec, StepLaw

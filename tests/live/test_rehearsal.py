@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from loadgen.live.rehearsal import rehearse
-from scheduler.dispatcher import DispatcherConfig
+from scheduler.dispatcher_config import DispatcherConfig
 from scheduler.slots import Slots
 from tenants.tenant import Tenant
 

@@ -19,7 +19,8 @@ from loadgen.trace.schema import TraceMetadata
 from loadgen.workload.replay import ReplayRows
 from scheduler.calibration.step_law import CalibrationError
 from scheduler.cost import CostModel
-from scheduler.dispatcher import Dispatcher, DispatcherConfig
+from scheduler.dispatcher import Dispatcher
+from scheduler.dispatcher_config import DispatcherConfig
 from scheduler.drivers.simulated import Simulation
 from scheduler.request import ArrivalKind, Outcome, Request, Status, TokensSource
 from scheduler.server_model.batching import ContinuousBatch

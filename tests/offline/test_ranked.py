@@ -20,7 +20,8 @@ from loadgen.recorder import Recorder
 from loadgen.trace.convert import write_trace
 from loadgen.trace.schema import TraceMetadata
 from scheduler.calibration.calibrate import HeldOut
-from scheduler.dispatcher import Dispatcher, DispatcherConfig
+from scheduler.dispatcher import Dispatcher
+from scheduler.dispatcher_config import DispatcherConfig
 from scheduler.server_model.spec import ServerLimits, ServerModelSpec, StepLaw
 from scheduler.slots import Slots
 

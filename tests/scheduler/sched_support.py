@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from scheduler.cost import CostModel
-from scheduler.dispatcher import Dispatcher, DispatcherConfig
+from scheduler.dispatcher import Dispatcher
+from scheduler.dispatcher_config import DispatcherConfig
 from scheduler.drivers.simulated import Simulation
+from scheduler.events import AnyAction, AnyEvent
 from scheduler.policies.build import PolicyContext, build_policy
 from scheduler.policy import Policy
 from scheduler.request import Outcome, Request
@@ -17,6 +20,7 @@ from scheduler.slots import Slots
 from tenants.slo import Slo
 from tenants.tenant import Tenant
 
+D = TypeVar("D", bound=Dispatcher)
 MS = 1_000_000
 S = 1_000_000_000
 
@@ -72,6 +76,38 @@ def drain(queue: Policy, now_ns: int = 0, step_ns: int = 0) -> list[int]:
     return order
 
 
+class WatchedDispatcher(Dispatcher):
+    """Tells ``before`` of each event, and ``after`` once it has been handled."""
+
+    def __init__(self, config: DispatcherConfig) -> None:
+        super().__init__(config)
+        self.before: Callable[[AnyEvent], object] = lambda _: None
+        self.after: Callable[[AnyEvent], object] = lambda _: None
+
+    def handle(self, event: AnyEvent) -> list[AnyAction]:
+        self.before(event)
+        actions = super().handle(event)
+        self.after(event)
+        return actions
+
+
+class WatchedPolicy:
+    """A policy whose every selection goes through ``select(policy, now_ns)``."""
+
+    def __init__(self, policy: Policy, select: Callable[[Policy, int], Request | None]) -> None:
+        self._policy = policy
+        self._select = select
+
+    def select(self, now_ns: int) -> Request | None:
+        return self._select(self._policy, now_ns)
+
+    def __len__(self) -> int:
+        return len(self._policy)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._policy, name)
+
+
 def dispatcher(
     tenants: Sequence[Tenant],
     which: str = "fifo",
@@ -81,10 +117,11 @@ def dispatcher(
     backends: Mapping[str, Slots] | None = None,
     cost: CostModel | None = None,
     routing: Routing | None = None,
+    kind: type[D] = Dispatcher,  # type: ignore[assignment]
     **options: object,
-) -> Dispatcher:
+) -> D:
     name, own = POLICIES[which]
-    return Dispatcher(
+    return kind(
         DispatcherConfig(
             tenants=tuple(tenants),
             policy=name,

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from sched_support import POLICIES, S, request, simulate, tenant
 
 from scheduler.cost import CostModel
-from scheduler.dispatcher import Dispatcher, DispatcherConfig
+from scheduler.dispatcher import Dispatcher
+from scheduler.dispatcher_config import DispatcherConfig
 from scheduler.events import Arrived, BackendState, Dispatch, Finished
 from scheduler.prefix_index import PrefixIndex
 from scheduler.request import Outcome, Request, Status

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from sched_support import dispatcher, request, tenant
 
 from scheduler.cost import CostModel
-from scheduler.dispatcher import Dispatcher, DispatcherConfig
+from scheduler.dispatcher import Dispatcher
+from scheduler.dispatcher_config import DispatcherConfig
 from scheduler.event_log import LoggedDispatcher, replay
 from scheduler.events import (
     Arrived,

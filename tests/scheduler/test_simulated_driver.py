@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
-from sched_support import MS, POLICIES, S, dispatcher, request, serve, simulate, tenant
+from sched_support import MS, POLICIES, S, WatchedDispatcher, dispatcher, request, serve, simulate, tenant
 
-from scheduler.drivers.simulated import Simulation, SimulationError
+from scheduler.drivers.errors import SimulationError
+from scheduler.drivers.simulated import Simulation
 from scheduler.events import AnyEvent, Arrived, PolicyChanged
 from scheduler.request import ErrorClass, Request, Status
 from scheduler.server_model.batching import ContinuousBatch
@@ -137,17 +137,14 @@ class _ChangesAt:
 def _charged(before: str, after: str) -> dict[int, float]:
     """The policy's counter for tenant "a" (0: it keeps none) after each second; the policy changes at 2 s. Request 0 runs
     throughout, a token each 10 ms; each second another arrives, of 10 prompt tokens and one token."""
-    core = dispatcher(_T, before, sequences=4)
+    core = dispatcher(_T, before, sequences=4, kind=WatchedDispatcher)
     counters: dict[int, float] = {}
-    handle = core.handle
 
-    def watched(event: AnyEvent) -> Sequence[object]:
-        actions = handle(event)
+    def watched(event: AnyEvent) -> None:
         if isinstance(event, Arrived) and event.request.id:
             counters[event.request.id] = core.policy.snapshot()["tenants"]["a"].get("counter", 0)
-        return actions
 
-    core.handle = watched  # type: ignore[method-assign]
+    core.after = watched
     arrivals = [request(0, "a", 0, 10, 700), *(request(n, "a", n * S, 10, 1) for n in range(1, 5))]
     simulate(core, {"a": _engine()}, arrivals, control=_ChangesAt(2 * S, after), until_ns=4 * S + 1)
     return counters

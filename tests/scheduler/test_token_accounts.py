@@ -11,7 +11,7 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sched_support import MS, POLICIES, S, dispatcher, request, simulate, tenant
+from sched_support import MS, POLICIES, S, WatchedDispatcher, WatchedPolicy, dispatcher, request, simulate, tenant
 from test_server_model import Script, scripts
 
 from scheduler.dispatcher import Dispatcher
@@ -29,7 +29,8 @@ from scheduler.events import (
     SlotsChanged,
     TenantsChanged,
 )
-from scheduler.request import Status
+from scheduler.policy import Policy
+from scheduler.request import Request, Status
 from scheduler.server_model.build import build_server
 from scheduler.server_model.single import SingleServer
 from scheduler.server_model.spec import ServerLimits, StepLaw
@@ -268,30 +269,30 @@ def test_every_selection_of_a_simulation_sees_the_tokens_given_before_it(data, d
         prompt, output = data.draw(st.integers(1, 60)), data.draw(st.integers(1, 60))
         jobs.append(request(number, "a", at_ns, prompt, output, cancel_after_ns=cancel_ns))
     limits = ServerLimits(max_num_seqs=8, max_num_batched_tokens=64, kv_tokens=kv, speculative_tokens=drafts)
-    model, core = build_server(_LAW, limits), dispatcher([tenant("a", ttft_ms=None)], "vtc", sequences=6)
+    model = build_server(_LAW, limits)
+    core = dispatcher([tenant("a", ttft_ms=None)], "vtc", sequences=6, kind=WatchedDispatcher)
     running: dict[int, int] = {}
     begun: set[int] = set()
     prompts = ended = 0
     ended_now: Counter[int] = Counter()
     selections = 0
-    select, handle = core.policy.select, core.handle
 
-    def checked_select(now_ns: int):
+    def checked_select(policy: Policy, now_ns: int) -> Request | None:
         nonlocal prompts, selections
-        if len(core.policy):
+        if len(policy):
             selections += 1
-            counter = core.policy.snapshot()["tenants"]["a"]["counter"]
+            counter = policy.snapshot()["tenants"]["a"]["counter"]
             before, by_now = (sum(model.tokens_of(n, at) for n in running) for at in (now_ns - 1, now_ns))
             # One that has left the server at this instant, whose end is not told yet, may have been reported in part.
             by_now += sum(length for n, length in running.items() if n in begun and not model.tokens_of(n, now_ns))
             assert prompts + 2 * (ended - ended_now[now_ns] + before) <= counter <= prompts + 2 * (ended + by_now)
-        chosen = select(now_ns)
+        chosen = policy.select(now_ns)
         if chosen is not None:
             prompts += chosen.prompt_tokens
             running[chosen.id] = chosen.target_output_tokens
         return chosen
 
-    def watched(event: AnyEvent) -> list[AnyAction]:
+    def watched(event: AnyEvent) -> None:
         nonlocal ended
         if isinstance(event, Finished):
             running.pop(event.request_id)
@@ -299,9 +300,8 @@ def test_every_selection_of_a_simulation_sees_the_tokens_given_before_it(data, d
             ended_now[event.now_ns] += event.output_tokens
         elif isinstance(event, FirstToken):
             begun.add(event.request_id)
-        return handle(event)
 
-    core.policy.select, core.handle = checked_select, watched  # type: ignore[method-assign]
+    core.policy, core.before = WatchedPolicy(core.policy, checked_select), watched
     outcomes = simulate(core, {"a": model}, jobs)
     assert selections >= sum(o.dispatched_ns is not None for o in outcomes)
     spent = sum(o.request.prompt_tokens + 2 * o.output_tokens for o in outcomes if o.dispatched_ns is not None)

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from loadgen.workers.crew import Crew, WorkerError
-from scheduler.dispatcher import Dispatcher, DispatcherConfig
+from scheduler.dispatcher import Dispatcher
+from scheduler.dispatcher_config import DispatcherConfig
 from scheduler.slots import Slots
 from tenants.tenant import Tenant
 

@@ -17,7 +17,8 @@ from loadgen.workers.failover import RemoteFailover
 from loadgen.workers.messages import Unreached
 from loadgen.workers.queue import SharedQueue
 from loadgen.workers.remote import RemoteDriver
-from scheduler.dispatcher import Dispatcher, DispatcherConfig
+from scheduler.dispatcher import Dispatcher
+from scheduler.dispatcher_config import DispatcherConfig
 from scheduler.events import BackendState
 from scheduler.request import ErrorClass, Request, Status
 from scheduler.slots import Slots

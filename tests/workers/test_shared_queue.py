@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from loadgen.workers.queue import SharedQueue
 from loadgen.workers.remote import RemoteDriver
-from scheduler.dispatcher import Dispatcher, DispatcherConfig
+from scheduler.dispatcher import Dispatcher
+from scheduler.dispatcher_config import DispatcherConfig
 from scheduler.drivers.live import NotServed
 from scheduler.events import AbortReason, RejectReason, SlotsChanged
 from scheduler.request import Request, Status
