@@ -62,7 +62,7 @@ setup(
     name="lmperf-core",
     packages=[],
     ext_modules=mypycify({arguments!r}, opt_level="3", group_name={group!r}, target_dir={work!r}),
-    script_args=["--quiet", "build_ext", "--inplace", "--build-temp", {work!r}],
+    script_args=["--quiet", "build_ext", "--inplace", "--build-temp", {work!r}, "--build-lib", {work!r}],
 )
 """
 
@@ -108,23 +108,32 @@ def warning() -> str:
 
 def compile_all() -> None:
     """In place, for the Python that runs this. Raises NotCompiledError; then plain Python is left."""
-    import subprocess  # noqa: PLC0415 (this module is asked at every start)
+    import shutil  # noqa: PLC0415 (this module is asked at every start)
+    import subprocess  # noqa: PLC0415
     import tempfile  # noqa: PLC0415
 
     remove()
+    # In a copy: where packages are installed, mypy would take all of them for sources.
     with tempfile.TemporaryDirectory(prefix="lmperf-compiled-") as work:
-        # A configuration of the checkout's own checks would ask for their plug-ins.
-        arguments = ["--config-file=", *(str(source_of(module).relative_to(HOME)) for module in MODULES)]
+        copy = Path(work) / "sources"
+        for package in dict.fromkeys(module.partition(".")[0] for module in MODULES):
+            shutil.copytree(HOME / package, copy / package, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
         done = subprocess.run(  # noqa: S603 (ourselves)
-            [sys.executable, "-c", _SETUP.format(arguments=arguments, group=_GROUP, work=work)],
-            cwd=HOME,
+            [sys.executable, "-c", _SETUP.format(arguments=_mypy_arguments(), group=_GROUP, work=work)],
+            cwd=copy,
             capture_output=True,
             text=True,
             check=False,
         )
-    if done.returncode or not is_compiled():
-        remove()
-        raise NotCompiledError((done.stdout + done.stderr).strip()[-2000:])
+        made = sorted(copy.rglob(f"*{_SUFFIX}"))
+        if done.returncode or len(made) != len(MODULES) + 1:
+            raise NotCompiledError((done.stdout + done.stderr).strip()[-2000:])
+        for binary in made:
+            shutil.copy(binary, HOME / binary.relative_to(copy))
+
+
+def _mypy_arguments() -> list[str]:
+    return ["--config-file=", *(str(source_of(module).relative_to(HOME)) for module in MODULES)]
 
 
 def remove() -> None:
