@@ -257,6 +257,33 @@ def test_vllm_bench_without_one_list_does_not_ask_for_a_flag_that_was_given(tmp_
         read_public(file_of(tmp_path, json.dumps(short)))
 
 
+@pytest.mark.parametrize(
+    ("changed", "place"),
+    [
+        ({"itls": 5}, r"column 'itls': 5: a list is expected"),
+        ({"queue_times": [0.0]}, r"column 'queue_times': 1 entries, start_times has 4"),
+        ({"latencies": [0.1] * 5}, r"column 'latencies': 5 entries, start_times has 4"),
+        ({"itls": [[0.01], [1e10], [], []]}, r"row 2, column 'itls': gaps that come to more than a time can hold"),
+        ({"itls": [[0.01], 0.02, [], []]}, r"row 2, column 'itls': a list of gaps"),
+        ({"start_times": [1.0, None, 3.0, 4.0]}, r"row 2, column 'start_times': None is not a time"),
+        ({"start_times": [1.0, 1e12, 3.0, 4.0]}, r"row 2, column 'start_times': .* is not a time"),
+        ({"start_times": [-9.0, 1.0, 3.0, 4.0]}, r"row 1, column 'start_times': -9.0 s: no such time is below 0"),
+        ({"ttfts": [0.1, -0.1, 0.0, 0.1]}, r"row 2, column 'ttfts': -0.1 s: no such time is below 0"),
+        ({"input_lens": [10, 500_000_000, 1, 1]}, r"row 2, column 'input_lens': 500,000,000: no server"),
+    ],
+)
+def test_vllm_bench_lists_that_cannot_be_are_errors(tmp_path, changed, place):
+    """By list and entry, never a traceback or a guess: a time in the wrong place would move what a law is fitted to."""
+    with pytest.raises(TraceError, match=place):
+        read_public(file_of(tmp_path, json.dumps(VLLM | changed)))
+
+
+def test_vllm_bench_an_answered_request_may_start_at_zero(tmp_path):
+    """Only a failed one that was never stamped stands where the one before it did."""
+    rows = read_public(file_of(tmp_path, json.dumps(VLLM | {"start_times": [3.0, 0.0, 0.0, 4.0]})))
+    assert sorted(rows.arrival_ns.tolist()) == [0, 0, 3 * S, 4 * S]
+
+
 def test_vllm_bench_closed_loop(tmp_path):
     """Users who wait: an infinite rate with a concurrency."""
     assert read_public(file_of(tmp_path, json.dumps(VLLM | {"request_rate": "inf"}))).load_mode == "closed"

@@ -15,16 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.trace.errors import TraceError
-from loadgen.trace.public.text import json_rows, scaled_ns, tokens
+from loadgen.trace.public.text import MOST_NS, json_rows, prompt_tokens, scaled_ns, tokens
 from loadgen.trace.rows import UNKNOWN, Measured, TraceRows, sorted_by_arrival
 
 NAME = "capture"
 TITLE = 'server capture (JSONL: {"meta": ...}, then sent_s, prompt_tokens, output_tokens, ttft_s, itl_ms)'
 _KEYS = ("sent_s", "prompt_tokens", "output_tokens", "ttft_s", "itl_ms")
 _SECOND_NS = 1_000_000_000
-
-LONGEST_PROMPT = 100_000_000
-"""Tokens. Ten times the longest context that a model is offered with; a fit prefills every prompt some hundred times."""
 
 
 def matches(first: dict[str, Any]) -> bool:
@@ -44,7 +41,7 @@ def read(path: Path) -> TraceRows:
         if missing:
             raise TraceError(path, "missing", row=number, column=missing[0])
         sent.append(scaled_ns(path, number, "sent_s", row["sent_s"], _SECOND_NS))
-        prompt.append(_prompt(path, number, row["prompt_tokens"]))
+        prompt.append(prompt_tokens(path, number, "prompt_tokens", row["prompt_tokens"]))
         output.append(tokens(path, number, "output_tokens", row["output_tokens"]) or UNKNOWN)
         ttft.append(scaled_ns(path, number, "ttft_s", row["ttft_s"], _SECOND_NS))
         if ttft[-1] < 0:
@@ -72,18 +69,6 @@ def read(path: Path) -> TraceRows:
     )
 
 
-def _prompt(path: Path, row: int, value: object) -> int:
-    count = tokens(path, row, "prompt_tokens", value)
-    if count > LONGEST_PROMPT:
-        raise TraceError(
-            path,
-            f"{count:,}: no server has answered a prompt of more than {LONGEST_PROMPT:,} tokens",
-            row=row,
-            column="prompt_tokens",
-        )
-    return count
-
-
 def chunk_offsets_us(path: Path, row: int, column: str, gaps: object, *, us_per_unit: int) -> NDArray[np.int64]:
     """Offsets of all chunks from the first (0 first) from the gaps between them; each offset is rounded once from the
     exact sum. Raises TraceError with the place.
@@ -94,4 +79,6 @@ def chunk_offsets_us(path: Path, row: int, column: str, gaps: object, *, us_per_
         raise TraceError(path, "a list of numbers is expected", row=row, column=column) from error
     if values.ndim != 1 or not np.isfinite(values).all() or (values < 0).any():
         raise TraceError(path, "a list of gaps >= 0 is expected", row=row, column=column)
+    if values.sum() * us_per_unit > MOST_NS // 1000:
+        raise TraceError(path, "gaps that come to more than a time can hold", row=row, column=column)
     return np.concatenate(([0], np.rint(np.cumsum(values) * us_per_unit))).astype(np.int64)

@@ -22,6 +22,12 @@ from tenants.measures.counts import MOST_TOKENS, believed
 
 _HEAD_BYTES = 65_536
 
+LONGEST_PROMPT = 100_000_000
+"""Tokens. Ten times the longest context that a model is offered with; a fit prefills every prompt some hundred times."""
+
+MOST_NS = 1 << 62
+"""Of any time, so that sums and differences of two stay within 64 bits; 146 years."""
+
 
 def _open(path: Path) -> IO[bytes]:
     with path.open("rb") as file:
@@ -103,6 +109,19 @@ def tokens(path: Path, row: int, column: str, value: object) -> int:
     return UNKNOWN if number is None else number
 
 
+def prompt_tokens(path: Path, row: int, column: str, value: object) -> int:
+    """As ``tokens``, of a prompt that a server has answered."""
+    count = tokens(path, row, column, value)
+    if count > LONGEST_PROMPT:
+        raise TraceError(
+            path,
+            f"{count:,}: no server has answered a prompt of more than {LONGEST_PROMPT:,} tokens",
+            row=row,
+            column=column,
+        )
+    return count
+
+
 def _believed(path: Path, row: int, column: str, value: object) -> int | None:
     try:
         number = Decimal(str(value).strip())
@@ -120,7 +139,8 @@ def scaled_ns(path: Path, row: int, column: str, value: object, ns_per_unit: int
         number = Decimal(str(value).strip())
     except InvalidOperation as error:
         raise TraceError(path, f"{value!r} is not a time", row=row, column=column) from error
-    if not number.is_finite():
+    # Compared before it is made an int, as above.
+    if not number.is_finite() or abs(number) > MOST_NS // ns_per_unit:
         raise TraceError(path, f"{value!r} is not a time", row=row, column=column)
     return int((number * ns_per_unit).to_integral_value())
 

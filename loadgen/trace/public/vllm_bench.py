@@ -8,6 +8,7 @@ that caused it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,14 @@ from numpy.typing import NDArray
 
 from loadgen.trace.errors import TraceError
 from loadgen.trace.public.capture import chunk_offsets_us
-from loadgen.trace.public.text import lines_of, tokens
+from loadgen.trace.public.text import lines_of, prompt_tokens, scaled_ns, tokens
 from loadgen.trace.rows import UNKNOWN, Measured, TraceRows, sorted_by_arrival
 from tenants.measures.columns import Int64s
 
 NAME = "vllm_bench"
 TITLE = "vLLM `bench serve --save-result --save-detailed` (one JSON object: input_lens, ttfts, itls, start_times, ...)"
 _DETAILED = ("input_lens", "output_lens", "ttfts", "itls", "start_times", "errors")
+_OPTIONAL = ("queue_times", "latencies")
 
 
 def matches(head: str) -> bool:
@@ -38,27 +40,30 @@ def read(path: Path) -> TraceRows:
         # Without --save-detailed all lists of a figure a request are missing.
         why = "was it written without --save-detailed?" if "ttfts" in missing else "was it written by an older vLLM?"
         raise TraceError(path, f"no {', '.join(missing)}: {why}")
-    lists: dict[str, list[Any]] = {name: result[name] for name in _DETAILED}
+    lists = {name: _list(path, name, result[name]) for name in _DETAILED}
     n = len(lists["start_times"])
+    for name in _OPTIONAL:
+        lists[name] = _list(path, name, result.get(name) or [0.0] * n)
     for name, values in lists.items():
         if len(values) != n:
             raise TraceError(path, f"{len(values)} entries, start_times has {n}", column=name)
     failed = np.array([bool(error) for error in lists["errors"]], dtype=np.bool_)
-    sent = _filled(_ns(path, "start_times", lists["start_times"]))
-    waited = _ns(path, "queue_times", result.get("queue_times") or [0.0] * n)
+    sent = _filled(_ns(path, "start_times", lists["start_times"]), failed)
+    waited = _ns(path, "queue_times", lists["queue_times"])
     ttft = _ns(path, "ttfts", lists["ttfts"])
     offsets = [
-        chunk_offsets_us(path, row + 1, "itls", gaps, us_per_unit=1_000_000) for row, gaps in enumerate(lists["itls"])
+        chunk_offsets_us(path, row, "itls", gaps, us_per_unit=1_000_000)
+        for row, gaps in enumerate(lists["itls"], start=1)
     ]
     # A failed request has a first token only when one was stamped.
     reached = ~failed | (ttft > 0)
     spans = np.array([int(chunks[-1]) * 1000 for chunks in offsets], dtype=np.int64)
-    latency = _ns(path, "latencies", result.get("latencies") or [0.0] * n)
-    output = _counts(path, "output_lens", lists["output_lens"])
+    latency = _ns(path, "latencies", lists["latencies"])
+    output = _counts(path, "output_lens", lists["output_lens"], tokens)
     rows = TraceRows(
         source=NAME,
         arrival_ns=sent - waited,
-        prompt_tokens=_counts(path, "input_lens", lists["input_lens"]),
+        prompt_tokens=_counts(path, "input_lens", lists["input_lens"], prompt_tokens),
         output_tokens=np.where(failed | (output <= 0), UNKNOWN, output),
         measured=Measured(
             sent_ns=sent,
@@ -85,20 +90,29 @@ def _load(path: Path) -> dict[str, Any]:
     return result
 
 
+def _list(path: Path, column: str, values: object) -> list[Any]:
+    if not isinstance(values, list):
+        raise TraceError(path, f"{values!r}: a list is expected, with an entry a request", column=column)
+    return values
+
+
 def _ns(path: Path, column: str, values: list[Any]) -> Int64s:
-    try:
-        return np.rint(np.array(values, dtype=np.float64) * 1e9).astype(np.int64)
-    except (TypeError, ValueError) as error:
-        raise TraceError(path, "a list of numbers is expected", column=column) from error
+    """Of seconds >= 0."""
+    found = [scaled_ns(path, row, column, value, 1_000_000_000) for row, value in enumerate(values, start=1)]
+    wrong = next((row for row, value in enumerate(found, start=1) if value < 0), None)
+    if wrong is not None:
+        raise TraceError(path, f"{values[wrong - 1]!r} s: no such time is below 0", row=wrong, column=column)
+    return np.array(found, dtype=np.int64)
 
 
-def _counts(path: Path, column: str, values: list[Any]) -> Int64s:
-    return np.array([tokens(path, row, column, value) for row, value in enumerate(values, start=1)], dtype=np.int64)
+def _counts(path: Path, column: str, values: list[Any], count: Callable[[Path, int, str, object], int]) -> Int64s:
+    return np.array([count(path, row, column, value) for row, value in enumerate(values, start=1)], dtype=np.int64)
 
 
-def _filled(starts: Int64s) -> NDArray[np.int64]:
+def _filled(starts: Int64s, failed: NDArray[np.bool_]) -> NDArray[np.int64]:
     """A request that failed before it was stamped has start 0: it is placed at the start of the one before it."""
-    known = np.where(starts > 0, np.arange(len(starts)), -1)
+    stamped = (starts > 0) | ~failed
+    known = np.where(stamped, np.arange(len(starts)), -1)
     index = np.maximum.accumulate(known)
-    first = int(np.argmax(starts > 0)) if (starts > 0).any() else 0
+    first = int(np.argmax(stamped)) if stamped.any() else 0
     return starts[np.where(index < 0, first, index)]
