@@ -20,6 +20,9 @@ from scheduler.calibration.words import FIGURES, PARAMETERS, symbol
 _OF_TENANTS = ("ttft_p50", "ttft_p99", "tpot_mean", "e2e_mean")
 """Of a tenant's figures, those that 80 columns have room for; the file has all."""
 
+NOT_TOLD = "not told"
+"""In place of the interval of a parameter that the captures leave where the fit starts."""
+
 MOST_ROWS = 12
 """Of tenants, beyond which they are folded."""
 
@@ -39,7 +42,7 @@ def _print_law(console: Console, found: Calibration) -> None:
         f"step = a + b * prefilled tokens + c * decoding sequences + d * resident KV tokens{attended}", soft_wrap=True
     )
     table = ruled()
-    intervals = found.intervals()
+    intervals, untold = found.intervals(), found.not_told()
     table.add_column("parameter", no_wrap=True)
     table.add_column("value", justify="right", no_wrap=True)
     if intervals:
@@ -50,7 +53,8 @@ def _print_law(console: Console, found: Calibration) -> None:
         if not value and term not in spans.intervals:
             continue
         one = intervals.get(term)
-        interval = [] if not intervals else ["" if one is None else f"[{one.low:,.4g}, {one.high:,.4g}]"]
+        told = NOT_TOLD if term in untold else "" if one is None else f"[{one.low:,.4g}, {one.high:,.4g}]"
+        interval = [told] if intervals else []
         table.add_row(symbol(term), f"{value:,.4g}", *interval, PARAMETERS[term])
     console.print(table)
     console.print(_kind_of_intervals(found), soft_wrap=True)
@@ -66,8 +70,9 @@ def _print_law(console: Console, found: Calibration) -> None:
 
 
 def _kind_of_intervals(found: Calibration) -> str:
+    left = f"; {NOT_TOLD}: the captures leave it where the fit starts" if found.not_told() else ""
     if found.over_captures():
-        return "intervals: 95%, jackknife over captures"
+        return f"intervals: 95%, jackknife over captures{left}"
     if found.within:
         stretch = (
             f", by {MOST_REQUESTS:,} of them, so wider than all would give"
@@ -76,7 +81,7 @@ def _kind_of_intervals(found: Calibration) -> str:
         )
         return (
             f"intervals: 95%, bootstrap within the run: how far its own requests leave the law open{stretch}, not how the next "
-            f"run may differ; for that, give {MIN_CAPTURES} captures or more"
+            f"run may differ; for that, give {MIN_CAPTURES} captures or more{left}"
         )
     return f"no intervals of the parameters: they take {MIN_CAPTURES} captures or more, each of which the others can predict"
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from scheduler.calibration.by_tenant import tenant_errors
 from scheduler.calibration.doubts import contradicted, large_errors
-from scheduler.calibration.doubts_of_law import LEAST_OFFSET_US, at_bounds, moved, wide
+from scheduler.calibration.doubts_of_law import GROWING_GUESS, LEAST_OFFSET_US, at_bounds, moved, not_told, wide
 from scheduler.calibration.figures import errors, figures, mean_errors
 from scheduler.calibration.jackknife import MIN_CAPTURES, jackknife
 from scheduler.calibration.observations import BLOCKS, Observations, blocks_of
@@ -69,10 +69,18 @@ class Calibration:
     def intervals(self) -> dict[str, Interval95]:
         """Of the law's parameters, 95%: over captures, where there are three or more and each could be held out; of fewer
         within the run."""
-        return self.over_captures() or self.within
+        return self.over_captures() or self._told(self.within)
 
     def over_captures(self) -> dict[str, Interval95]:
-        return _intervals(self.spec.law, self.held_out) if self.all_held_out else {}
+        return self._told(_intervals(self.spec.law, self.held_out)) if self.all_held_out else {}
+
+    def not_told(self) -> frozenset[str]:
+        """Parameters that the captures do not move from where the fit starts."""
+        return not_told(self.spec.law, [one.law for one in self.held_out])
+
+    def _told(self, intervals: dict[str, Interval95]) -> dict[str, Interval95]:
+        """An interval would say how little they move, and not how well they are known."""
+        return {name: found for name, found in intervals.items() if name not in self.not_told()}
 
     def left_out_range(self) -> dict[str, tuple[float, float]]:
         """The least and greatest value of each parameter that is not 0, as captures are left out."""
@@ -128,11 +136,12 @@ def calibrate(
         seed=seed,
         on_progress=lambda done: on_progress(1 + folds + done, total),
     )
+    untold = not_told(fit.law, [one.law for one in held])
     intervals = (
         within if len(captures) < MIN_CAPTURES else _intervals(fit.law, held) if len(held) == len(captures) else {}
     )
     warnings += (
-        wide(intervals)
+        wide({name: found for name, found in intervals.items() if name not in untold})
         + contradicted(captures, limits)
         + at_bounds(captures, fit.law)
         + moved(fit.law, [one.law for one in held])
@@ -186,7 +195,7 @@ def start_of(law: StepLaw) -> StepLaw:
         law,
         c_us=max(law.c_us, 0.001 * law.a_us),
         offset_us=max(0.9 * law.offset_us, LEAST_OFFSET_US),
-        offset_per_sequence_us=0.025 * law.a_us,
+        offset_per_sequence_us=GROWING_GUESS * law.a_us,
     )
 
 
@@ -256,6 +265,7 @@ def _as_data(
     warnings: Sequence[str],
 ) -> dict[str, object]:
     """What the server-model file keeps of its origin."""
+    untold = not_told(fit.law, [one.law for one in held])
     return {
         "captures": [seen.name for seen in captures],
         "requests": spans.requests,
@@ -265,8 +275,9 @@ def _as_data(
             "condition": spans.condition,
         },
         "loss": fit.loss,
-        "jackknife_95": {name: [i.low, i.high] for name, i in _intervals(fit.law, held).items()},
-        "within_run_bootstrap_95": {name: [i.low, i.high] for name, i in within.items()},
+        "jackknife_95": {name: [i.low, i.high] for name, i in _intervals(fit.law, held).items() if name not in untold},
+        "within_run_bootstrap_95": {name: [i.low, i.high] for name, i in within.items() if name not in untold},
+        "not_told": sorted(untold),
         "left_out_range": {name: list(ends) for name, ends in _left_out_range(fit.law, held).items()},
         "held_out": {one.capture: one.errors for one in held},
         "held_out_tenants": {one.capture: one.tenants for one in held if one.tenants},

@@ -28,6 +28,32 @@ def test_a_plain_law_is_recovered_from_stamps_alone(plain):
     assert law.offset_us == pytest.approx(PLAIN_LAW.offset_us, rel=0.15)
 
 
+def test_an_offset_that_grows_with_the_requests_in_flight_is_found():
+    """Ten times the guess, beside a small constant: in both the usual request waits as long, so a search that goes downhill
+    alone leaves it at the guess, and errs where loads differ."""
+    law = msgspec.structs.replace(PLAIN_LAW, offset_us=8000.0, offset_per_sequence_us=1500.0)
+    loads = (workload(1, 60, rate=2.0), workload(2, 120, rate=14.0), workload(4, 100, users=24))
+    found = calibrate(
+        [captured(load, law, PLAIN_LIMITS) for load in loads],
+        limits=PLAIN_LIMITS,
+        evaluations=60,
+        bootstrap=10,
+        hold_out=False,
+        refits=0,
+    )
+    assert found.spec.law.offset_per_sequence_us == pytest.approx(1500, rel=0.35)
+    assert found.spec.law.offset_us == pytest.approx(8000, rel=0.5)
+    assert found.not_told() == frozenset()
+
+
+def test_what_the_captures_leave_at_the_guess_has_no_interval(plain):
+    """PLAIN_LAW's is near the guess: how little it moves says nothing of how well it is known."""
+    assert plain.not_told() == {"offset_per_sequence_us"}
+    assert plain.intervals().keys() >= {"a_us", "b_us", "offset_us"}
+    assert "offset_per_sequence_us" not in plain.intervals()
+    assert "offset_per_sequence_us" not in plain.spec.fit["jackknife_95"]
+
+
 def test_held_out_captures_of_a_known_server_are_predicted(plain):
     """Leave one capture out, over four different loads: what the fit never saw is predicted within a few percent."""
     assert [one.capture for one in plain.held_out] == ["seed 1", "seed 2", "seed 3", "seed 4"]

@@ -74,9 +74,10 @@ def test_every_interval_is_printed_and_says_what_it_is():
     """Of the refined law by a jackknife over captures, and of the least squares that it started from by a bootstrap."""
     text = printed(calibration(["a", "b", "c"]), 80)
     assert "95%, jackknife over captures" in text
-    assert re.search(
-        r"^ *offset_per_sequence +176\.2 +\[[\d.,e+]+, [\d.,e+]+\] +us more per request", text, re.MULTILINE
-    )
+    assert re.search(r"^ *offset +2\.751e\+04 +\[[\d.,e+]+, [\d.,e+]+\] +us before", text, re.MULTILINE)
+    # It stayed at the guess, so an interval would say nothing.
+    assert re.search(r"^ *offset_per_sequence +176\.2 +not told +us more per request", text, re.MULTILINE)
+    assert "not told: the captures leave it where the fit starts" in text
     assert "a 5,177 [4,479, 5,515], b 20.31 [16.93, 23.52], c 42.2 [25.8, 66.2], d 0 [0, 0.0045]" in text
 
 
