@@ -27,6 +27,7 @@ MOST_REQUESTS = 20_000
 """What all captures of one fit together are read to."""
 
 _LEAST_OF_ONE = 2_000
+_ROUNDED_NS = 10_000
 _STAMPS = ("sent_ns", "first_token_ns", "last_token_ns", "prompt_tokens", "output_tokens")
 _GOOD = (*_STAMPS, "status", "cancel_after_ns", "backend")
 _ALL = (*_GOOD, "cached_prompt_tokens", "chunk_offsets_us", "chunk_tokens", "tenant", "arrival_ns")
@@ -211,8 +212,8 @@ def _users_of(sent_ns: Int64s, last_ns: Int64s) -> tuple[int, int]:
     """How many users a closed loop had (the most requests at once), and how long one takes from answer to next request
     (median; the k-th request after the first of every user follows the k-th answer)."""
     change = np.concatenate([np.ones(len(sent_ns), dtype=np.int64), -np.ones(len(last_ns), dtype=np.int64)])
-    # At one instant the answer comes before the request that it allows.
-    order = np.lexsort((change, np.concatenate([sent_ns, last_ns])))
+    # The answer comes before the request that it allows, whose stamp may be earlier by what a sum of gaps was rounded.
+    order = np.lexsort((change, np.concatenate([sent_ns, last_ns - _ROUNDED_NS])))
     users = int(np.cumsum(change[order]).max())
     waits = sent_ns[users:] - np.sort(last_ns)[: len(sent_ns) - users]
     return users, max(0, int(np.median(waits))) if len(waits) else 0

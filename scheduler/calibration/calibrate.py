@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from scheduler.calibration.by_tenant import tenant_errors
-from scheduler.calibration.doubts import contradicted, large_errors
+from scheduler.calibration.doubts import contradicted, joined, large_errors
 from scheduler.calibration.doubts_of_law import GROWING_GUESS, LEAST_OFFSET_US, at_bounds, moved, not_told, wide
 from scheduler.calibration.figures import errors, figures, mean_errors
 from scheduler.calibration.jackknife import MIN_CAPTURES, jackknife
@@ -143,6 +143,7 @@ def calibrate(
     warnings += (
         wide({name: found for name, found in intervals.items() if name not in untold})
         + contradicted(captures, limits)
+        + joined(captures)
         + at_bounds(captures, fit.law)
         + moved(fit.law, [one.law for one in held])
         + large_errors(mean_absolute(held))

@@ -29,6 +29,9 @@ that is wrong by 2 tells none of them from the other. Not asked of E2E, nor of T
 offset may be one: near saturation their errors know no bound (a law 27% too slow made TTFT 77 times too long on one sound
 capture). With an offset at the end of its range it is no load that TTFT errs by, but the times of sending."""
 
+JOINED = 1.3
+"""Tokens a chunk. A busy client that finds two steps in one read makes it a little more than 1 (up to 1.09 on an H200)."""
+
 _BOUNDED = ("tpot_mean", "throughput")
 
 _OVERLAP = 1.1
@@ -62,6 +65,23 @@ def beyond_use(held_out: Sequence[Mapping[str, float]], law: StepLaw) -> str:
         f"what was held out is mispredicted beyond any use: {', '.join(found)}, and {BEYOND_USE:.0f} is the most; are the "
         "captures of one server, and their times in the units that they should be in?"
     )
+
+
+def joined(captures: Sequence[Observations]) -> list[str]:
+    """Captures whose chunks carry several tokens: the law is of steps that give each sequence one."""
+    found = []
+    for seen in captures:
+        if seen.gaps_ns is None or not len(seen.gaps_ns):
+            continue
+        gaps = len(seen.gaps_ns) if seen.gap_counts is None else int(seen.gap_counts.sum())
+        each = float((seen.output_tokens - 1).sum()) / gaps if gaps else 1.0
+        if each > JOINED:
+            found.append(f"{seen.name} {each:.1f}")
+    if not found:
+        return []
+    said = f"several tokens came in one chunk (on average: {', '.join(found)})"
+    why = "with speculative decoding, or a server that joins them, a, c and d are those of a token and not of a step"
+    return [f"{said}: {why}, and gaps between chunks are mispredicted"]
 
 
 def contradicted(captures: Sequence[Observations], limits: ServerLimits) -> list[str]:

@@ -19,7 +19,7 @@ from benchmarks.policy_transfer import TransferError, kept_runs
 from lmperf.scenario.load import scenario_from_text
 from lmperf.scenario.model import At
 from lmperf.scenario.resolve import resolve
-from lmperf.wiring.observed import observations
+from lmperf.wiring.observed import _users_of, observations
 from loadgen.trace.convert import write_trace
 from loadgen.trace.parts import TraceFile
 from loadgen.trace.schema import TraceMetadata
@@ -140,3 +140,10 @@ def test_the_runs_to_compare_are_those_of_both_loads(tmp_path):
     for name in (*(f"fifo-{load}" for load in BASELINE_AND_RAISED), "wfq-baseline", "saturation"):
         run_folder(tmp_path, name)
     assert kept_runs(tmp_path) == {("fifo", load): tmp_path / f"fifo-{load}" for load in BASELINE_AND_RAISED}
+
+
+def test_users_are_counted_where_a_request_seems_to_precede_the_answer_that_allows_it():
+    """By as little as the sum of an answer's gaps was rounded: four users, and not five."""
+    sent = np.repeat(np.arange(10), 4) * 1_000_000_000
+    users, turnaround_ns = _users_of(sent, sent + 1_000_000_400)
+    assert (users, turnaround_ns) == (4, 0)

@@ -11,7 +11,7 @@ import pytest
 from calibration_loads import PLAIN_LAW, PLAIN_LIMITS, captured, workload
 
 from scheduler.calibration.calibrate import calibrate
-from scheduler.calibration.doubts import beyond_use, large_errors
+from scheduler.calibration.doubts import beyond_use, joined, large_errors
 from scheduler.calibration.doubts_of_law import at_bounds, moved, no_servers_law, wide
 from scheduler.calibration.repeated import repeated
 from scheduler.calibration.step_law import CalibrationError, Interval95
@@ -173,3 +173,14 @@ def test_a_capture_is_not_held_out_from_itself(plain):
         with pytest.raises(CalibrationError, match=f"seed 2 and {copy.name} hold the same requests"):
             calibrate([plain, other, copy], limits=PLAIN_LIMITS, evaluations=EVALUATIONS, bootstrap=10)
     assert repeated([plain, other]) == ""
+
+
+@pytest.mark.parametrize(("tokens", "doubted"), [(1, False), (2, True)])
+def test_several_tokens_in_a_chunk_are_doubted(plain, tokens, doubted):
+    """The law gives each sequence one token a step, so what it is fitted to would not be steps."""
+    count = int((plain.output_tokens - 1).sum())
+    gaps = np.full(count // tokens, 6_000_000, dtype=np.int64)
+    told = joined([dataclasses.replace(plain, gaps_ns=gaps, gap_counts=None)])
+    assert bool(told) is doubted
+    assert all("speculative decoding" in text and f"{plain.name} 2.0" in text for text in told)
+    assert joined([dataclasses.replace(plain, gaps_ns=None, gap_counts=None)]) == []
