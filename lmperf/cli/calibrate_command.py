@@ -18,7 +18,7 @@ from lmperf.wiring.observed import observations
 from lmperf.wiring.ranked import rank_policies
 from loadgen.whole_file import write_whole
 from scheduler.calibration.calibrate import calibrate
-from scheduler.calibration.doubts import beyond_use
+from scheduler.calibration.doubts import beyond_use, mostly_left_out
 from scheduler.calibration.step_law import CalibrationError
 from scheduler.server_model.spec import ServerLimits, encode_server_model
 
@@ -27,12 +27,21 @@ def run(args: argparse.Namespace) -> ExitCode:
     for flag, value in (
         ("--max-num-seqs", args.max_num_seqs),
         ("--max-num-batched-tokens", args.max_num_batched_tokens),
+        ("--speculative-tokens", args.speculative_tokens),
     ):
         if value is not None and value < 1:
             raise ScenarioError.single("<flags>", f"{flag} is {value}", "at least 1")
     if not 0 <= args.attended_us < float("inf"):
         raise ScenarioError.single(
             "<flags>", f"--attended-us is {args.attended_us}", "microseconds >= 0, such as 0.0008"
+        )
+    if args.speculative_acceptance is not None and args.speculative_tokens is None:
+        raise ScenarioError.single(
+            "<flags>", "--speculative-acceptance is of drafts, and there are none", "add --speculative-tokens N"
+        )
+    if args.speculative_acceptance is not None and not 0 <= args.speculative_acceptance <= 1:
+        raise ScenarioError.single(
+            "<flags>", f"--speculative-acceptance is {args.speculative_acceptance}", "a probability, 0 to 1"
         )
     progress = Progress()
     traces = [any_trace(path) for path in args.traces]
@@ -46,6 +55,8 @@ def run(args: argparse.Namespace) -> ExitCode:
         limits=_stated(limits_of_headers(traces), args),
         max_num_seqs=args.max_num_seqs,
         max_num_batched_tokens=args.max_num_batched_tokens,
+        drafts=args.speculative_tokens or 0,
+        acceptance=args.speculative_acceptance,
         attended_us=args.attended_us,
         on_progress=lambda done, total: progress.counting("fits", done, total, started),
     )
@@ -53,7 +64,7 @@ def run(args: argparse.Namespace) -> ExitCode:
     print_calibration(console, found)
     ranking = rank_policies(args.traces, found.spec, found.held_out)
     print_ranking(console, ranking)
-    useless = beyond_use([held.errors for held in found.held_out], found.spec.law)
+    useless = mostly_left_out(seen) or beyond_use([held.errors for held in found.held_out], found.spec.law)
     if useless and not args.force:
         raise CalibrationError(f"{useless} Nothing is written; --force writes it all the same")
     if args.output is None:

@@ -297,6 +297,15 @@ def _calibrate(parser: argparse.ArgumentParser) -> None:
         "--max-num-seqs", type=int, metavar="N", help="the server's batch limit (default: from the trace)"
     )
     parser.add_argument(
+        "--speculative-tokens", type=int, metavar="N", help="drafts a step of a server with speculative decoding"
+    )
+    parser.add_argument(
+        "--speculative-acceptance",
+        type=float,
+        metavar="P",
+        help="how probable it is that each of them is accepted (default: as many as its chunks have tokens)",
+    )
+    parser.add_argument(
         "--attended-us",
         type=float,
         default=0.0,

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from scheduler.calibration.by_tenant import tenant_errors
-from scheduler.calibration.doubts import contradicted, joined, large_errors
+from scheduler.calibration.doubts import contradicted, joined, large_errors, tokens_a_chunk
 from scheduler.calibration.doubts_of_law import GROWING_GUESS, LEAST_OFFSET_US, at_bounds, moved, not_told, wide
 from scheduler.calibration.figures import errors, figures, mean_errors
 from scheduler.calibration.jackknife import MIN_CAPTURES, jackknife
@@ -28,8 +28,9 @@ from scheduler.calibration.repeated import repeated
 from scheduler.calibration.replay import replay
 from scheduler.calibration.seats import seats
 from scheduler.calibration.step_law import MIN_REQUESTS, CalibrationError, Interval95, LawFit, fit_law
-from scheduler.calibration.within_run import REFITS, within_run
+from scheduler.calibration.within_run import REFITS, no_narrower, within_run
 from scheduler.server_model.spec import STATED, ServerLimits, ServerModelSpec, StepLaw
+from scheduler.server_model.speculation import acceptance_of, tokens_a_step
 
 EVALUATIONS = 140
 """Replays of all captures that a fit may take: some ten seconds for eight captures of a few hundred requests."""
@@ -69,7 +70,7 @@ class Calibration:
     def intervals(self) -> dict[str, Interval95]:
         """Of the law's parameters, 95%: over captures, where there are three or more and each could be held out; of fewer
         within the run."""
-        return self.over_captures() or self._told(self.within)
+        return self.over_captures() or self._told(no_narrower(self.within, self.spans.intervals))
 
     def over_captures(self) -> dict[str, Interval95]:
         return self._told(_intervals(self.spec.law, self.held_out)) if self.all_held_out else {}
@@ -98,6 +99,8 @@ def calibrate(
     limits: ServerLimits | None = None,
     max_num_seqs: int | None = None,
     max_num_batched_tokens: int | None = None,
+    drafts: int = 0,
+    acceptance: float | None = None,
     attended_us: float = 0.0,
     evaluations: int = EVALUATIONS,
     bootstrap: int = 200,
@@ -106,11 +109,13 @@ def calibrate(
     hold_out: bool = True,
     on_progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Calibration:
-    """Fit one server model to all captures. ``limits``: the engine's, where they are known; else ``max_num_seqs`` (default:
-    from a plateau of the captures) and ``max_num_batched_tokens`` (default: vLLM's usual 8,192). ``attended_us``: of the law,
-    which no fit moves. ``evaluations``: at most so many replays a fit. ``refits``: of the bootstrap
-    within one or two captures (0: none). Raises CalibrationError when there is too little,
-    nothing that identifies the law, or a capture twice."""
+    """Fit one server model to all captures.
+
+    ``limits``: the engine's, where they are known; else ``max_num_seqs`` (default: from a plateau of the captures) and
+    ``max_num_batched_tokens`` (default: vLLM's usual 8,192). ``drafts``: of speculative decoding, tokens a step, each accepted
+    with ``acceptance`` (None: as the chunks tell). ``attended_us``: of the law, which no fit moves. ``evaluations``: at most so
+    many replays a search. ``refits``: of the bootstrap within one or two captures (0: none). Raises CalibrationError when there
+    is too little, nothing that identifies the law, or a capture twice."""
     captures = [_sorted(seen) for seen in captures]
     if same := repeated(captures):
         raise CalibrationError(same)
@@ -118,10 +123,12 @@ def calibrate(
     warnings = list(spans.warnings)
     if limits is None:
         limits = limits_seen(captures, warnings, max_num_seqs, max_num_batched_tokens)
+    if drafts:
+        limits = _speculating(limits, drafts, acceptance, captures)
     folds = max(len(captures), 1) if hold_out else 0
     bounded = refits if hold_out and len(captures) < MIN_CAPTURES else 0
     total = 1 + folds + bounded
-    fit = refine(captures, start_of(spans.law), limits, evaluations=evaluations)
+    fit = refine(captures, start_of(spans.law, limits), limits, evaluations=evaluations)
     on_progress(1, total)
     held: list[HeldOut] = []
     if hold_out:
@@ -137,13 +144,14 @@ def calibrate(
         on_progress=lambda done: on_progress(1 + folds + done, total),
     )
     untold = not_told(fit.law, [one.law for one in held])
+    within = no_narrower(within, spans.intervals)
     intervals = (
         within if len(captures) < MIN_CAPTURES else _intervals(fit.law, held) if len(held) == len(captures) else {}
     )
     warnings += (
         wide({name: found for name, found in intervals.items() if name not in untold})
         + contradicted(captures, limits)
-        + joined(captures)
+        + joined(captures, limits)
         + at_bounds(captures, fit.law)
         + moved(fit.law, [one.law for one in held])
         + large_errors(mean_absolute(held))
@@ -190,14 +198,31 @@ def limits_seen(
     return ServerLimits(max_num_seqs=sequences, max_num_batched_tokens=batched_tokens)
 
 
-def start_of(law: StepLaw) -> StepLaw:
-    """Where a refinement starts: a parameter that is 0 could not move."""
+def start_of(law: StepLaw, limits: ServerLimits) -> StepLaw:
+    """Where a refinement starts: a parameter that is 0 could not move. Spans count tokens, and a step that speculates gives
+    several."""
+    tokens = tokens_a_step(limits.speculative_tokens, limits.speculative_acceptance)
     return msgspec.structs.replace(
         law,
-        c_us=max(law.c_us, 0.001 * law.a_us),
+        a_us=tokens * law.a_us,
+        c_us=tokens * max(law.c_us, 0.001 * law.a_us),
+        d_us=tokens * law.d_us,
         offset_us=max(0.9 * law.offset_us, LEAST_OFFSET_US),
-        offset_per_sequence_us=GROWING_GUESS * law.a_us,
+        offset_per_sequence_us=GROWING_GUESS * tokens * law.a_us,
     )
+
+
+def _speculating(
+    limits: ServerLimits, drafts: int, acceptance: float | None, captures: Sequence[Observations]
+) -> ServerLimits:
+    if acceptance is None:
+        told = [each for seen in captures if (each := tokens_a_chunk(seen)) is not None]
+        if not told:
+            raise CalibrationError(
+                "no capture has the gaps between its chunks, so how many drafts are accepted is not known: state it"
+            )
+        acceptance = acceptance_of(drafts, sum(told) / len(told))
+    return msgspec.structs.replace(limits, speculative_tokens=drafts, speculative_acceptance=acceptance)
 
 
 def fit_engine(
@@ -205,7 +230,7 @@ def fit_engine(
 ) -> StepLaw:
     """The law of a server whose limits, and what attention costs it, are known."""
     law = fit_law(list(captures), attended_us=attended_us, bootstrap=1).law
-    return refine(captures, start_of(law), limits, evaluations=evaluations).law
+    return refine(captures, start_of(law, limits), limits, evaluations=evaluations).law
 
 
 def _held_out(

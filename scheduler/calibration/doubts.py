@@ -67,21 +67,48 @@ def beyond_use(held_out: Sequence[Mapping[str, float]], law: StepLaw) -> str:
     )
 
 
-def joined(captures: Sequence[Observations]) -> list[str]:
-    """Captures whose chunks carry several tokens: the law is of steps that give each sequence one."""
+def mostly_left_out(captures: Sequence[Observations]) -> str:
+    """Captures of which the law saw less than half: what else the server did meanwhile is not known. Empty for none."""
     found = []
     for seen in captures:
-        if seen.gaps_ns is None or not len(seen.gaps_ns):
-            continue
-        gaps = len(seen.gaps_ns) if seen.gap_counts is None else int(seen.gap_counts.sum())
-        each = float((seen.output_tokens - 1).sum()) / gaps if gaps else 1.0
-        if each > JOINED:
-            found.append(f"{seen.name} {each:.1f}")
+        sent = max(seen.of, len(seen)) + seen.left_out
+        if 2 * seen.left_out > sent:
+            found.append(f"{seen.left_out:,} of {sent:,} of {seen.name}")
     if not found:
-        return []
-    said = f"several tokens came in one chunk (on average: {', '.join(found)})"
-    why = "with speculative decoding, or a server that joins them, a, c and d are those of a token and not of a step"
-    return [f"{said}: {why}, and gaps between chunks are mispredicted"]
+        return ""
+    said = f"most requests are left out ({', '.join(found)})"
+    return (
+        f"{said}, and what they took of the server is laid on those that were answered; capture a run that is answered."
+    )
+
+
+def tokens_a_chunk(seen: Observations) -> float | None:
+    """On average, after the first; None where the gaps between chunks are not known."""
+    if seen.gaps_ns is None:
+        return None
+    gaps = len(seen.gaps_ns) if seen.gap_counts is None else int(seen.gap_counts.sum())
+    return float((seen.output_tokens - 1).sum()) / gaps if gaps else None
+
+
+def joined(captures: Sequence[Observations], limits: ServerLimits) -> list[str]:
+    """Captures whose chunks carry another number of tokens than the law's steps, which give each sequence one unless they
+    speculate; and fewer than one, which no chunk does."""
+    each = {seen.name: tokens for seen in captures if (tokens := tokens_a_chunk(seen)) is not None}
+    found: list[str] = []
+    several = [f"{name} {tokens:.1f}" for name, tokens in each.items() if tokens > JOINED]
+    if several and not limits.speculative_tokens:
+        said = f"several tokens came in one chunk (on average: {', '.join(several)})"
+        why = (
+            "with speculative decoding, or a server that joins them, a, c and d are those of a token and not of a step"
+        )
+        found.append(
+            f"{said}: {why}, and gaps between chunks are mispredicted; is it speculative decoding? State its drafts"
+        )
+    fewer = [f"{name} {tokens:.1f}" for name, tokens in each.items() if tokens < 1 / JOINED]
+    if fewer:
+        said = f"there are more chunks than tokens ({', '.join(fewer)} tokens a chunk)"
+        found.append(f"{said}: output lengths are not those of the answers, and no parameter can be right")
+    return found
 
 
 def contradicted(captures: Sequence[Observations], limits: ServerLimits) -> list[str]:

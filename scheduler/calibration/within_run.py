@@ -14,7 +14,7 @@ wider than all of them would give.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -60,6 +60,17 @@ def within_run(
             half = t * float(np.std(np.log([getattr(one, name) for one in laws]), ddof=1))
             found[name] = Interval95(value, value * math.exp(-half), value * math.exp(half))
     return found
+
+
+def no_narrower(within: Mapping[str, Interval95], spans: Mapping[str, Interval95]) -> dict[str, Interval95]:
+    """Each interval ``within`` a run, with all of that of the least squares that the fit started from: refits start at the law,
+    so where the run does not tell two parameters apart they stay beside it, and least squares do not."""
+    return {
+        name: Interval95(found.value, min(found.low, spans[name].low), max(found.high, spans[name].high))
+        if name in spans
+        else found
+        for name, found in within.items()
+    }
 
 
 def _middle(seen: Observations, most: int) -> Observations:

@@ -29,3 +29,17 @@ class Speculation:
         """Tokens of the next step of a request that has ``generated`` so far."""
         draw = mix((mix(request_id & MASK) + generated) & MASK)
         return 1 + len(self._below) - bisect_right(self._below, draw)
+
+
+def tokens_a_step(drafts: int, acceptance: float) -> float:
+    """How many tokens a step gives a sequence on average."""
+    return sum(acceptance**accepted for accepted in range(drafts + 1))
+
+
+def acceptance_of(drafts: int, tokens: float) -> float:
+    """The probability at which a step gives so many tokens on average; the nearest end of 0 to 1 where none does."""
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if tokens_a_step(drafts, middle) < tokens else (low, middle)
+    return round(low, 6)

@@ -46,6 +46,18 @@ def test_an_offset_that_grows_with_the_requests_in_flight_is_found():
     assert found.not_told() == frozenset()
 
 
+def test_a_server_that_speculates_is_found_where_its_drafts_are_stated():
+    """Its steps, not its tokens; how often drafts are accepted follows from how many tokens a chunk has."""
+    limits = msgspec.structs.replace(PLAIN_LIMITS, speculative_tokens=3, speculative_acceptance=0.6)
+    seen = [captured(workload(n, 100, rate=rate), PLAIN_LAW, limits) for n, rate in ((1, 2.0), (2, 12.0), (3, 20.0))]
+    found = calibrate(seen, limits=PLAIN_LIMITS, drafts=3, evaluations=80, bootstrap=10, refits=0, hold_out=False)
+    assert found.spec.limits.speculative_acceptance == pytest.approx(0.6, abs=0.03)
+    assert found.spec.law.a_us == pytest.approx(PLAIN_LAW.a_us, rel=0.1)
+    assert not any("one chunk" in warning for warning in found.warnings)
+    plain = calibrate(seen, limits=PLAIN_LIMITS, evaluations=20, bootstrap=10, refits=0, hold_out=False)
+    assert any("several tokens came in one chunk" in warning for warning in plain.warnings)
+
+
 def test_what_the_captures_leave_at_the_guess_has_no_interval(plain):
     """PLAIN_LAW's is near the guess: how little it moves says nothing of how well it is known."""
     assert plain.not_told() == {"offset_per_sequence_us"}
@@ -130,7 +142,7 @@ def test_cached_tokens_are_attended_to_in_a_fit_too():
 def test_refining_never_makes_a_fit_worse_and_keeps_what_is_off():
     """The start is one of the candidates; parameters that are 0 stay 0."""
     seen = [captured(workload(5, 80, rate=10.0), PLAIN_LAW, PLAIN_LIMITS)]
-    start = start_of(fit_law(seen, bootstrap=1).law)
+    start = start_of(fit_law(seen, bootstrap=1).law, PLAIN_LIMITS)
     before = refine(seen, start, PLAIN_LIMITS, evaluations=1)
     after = refine(seen, start, PLAIN_LIMITS, evaluations=40)
     assert after.loss <= before.loss

@@ -11,7 +11,7 @@ import pytest
 from calibration_loads import PLAIN_LAW, PLAIN_LIMITS, captured, workload
 
 from scheduler.calibration.calibrate import calibrate
-from scheduler.calibration.doubts import beyond_use, joined, large_errors
+from scheduler.calibration.doubts import beyond_use, joined, large_errors, mostly_left_out
 from scheduler.calibration.doubts_of_law import at_bounds, moved, no_servers_law, wide
 from scheduler.calibration.repeated import repeated
 from scheduler.calibration.step_law import CalibrationError, Interval95
@@ -175,12 +175,22 @@ def test_a_capture_is_not_held_out_from_itself(plain):
     assert repeated([plain, other]) == ""
 
 
-@pytest.mark.parametrize(("tokens", "doubted"), [(1, False), (2, True)])
-def test_several_tokens_in_a_chunk_are_doubted(plain, tokens, doubted):
-    """The law gives each sequence one token a step, so what it is fitted to would not be steps."""
+@pytest.mark.parametrize(
+    ("tokens", "drafts", "doubted"), [(1, 0, ""), (2, 0, "speculative"), (2, 3, ""), (0.5, 0, "more chunks")]
+)
+def test_chunks_of_another_number_of_tokens_than_a_step_gives_are_doubted(plain, tokens, drafts, doubted):
+    """The law gives each sequence one token a step, unless its limits say that it speculates; no chunk has fewer than one."""
     count = int((plain.output_tokens - 1).sum())
-    gaps = np.full(count // tokens, 6_000_000, dtype=np.int64)
-    told = joined([dataclasses.replace(plain, gaps_ns=gaps, gap_counts=None)])
-    assert bool(told) is doubted
-    assert all("speculative decoding" in text and f"{plain.name} 2.0" in text for text in told)
-    assert joined([dataclasses.replace(plain, gaps_ns=None, gap_counts=None)]) == []
+    gaps = np.full(int(count / tokens), 6_000_000, dtype=np.int64)
+    limits = msgspec.structs.replace(PLAIN_LIMITS, speculative_tokens=drafts)
+    told = joined([dataclasses.replace(plain, gaps_ns=gaps, gap_counts=None)], limits)
+    assert bool(told) is bool(doubted)
+    assert all(doubted in text and f"{plain.name} {tokens:.1f}" in text for text in told)
+    assert joined([dataclasses.replace(plain, gaps_ns=None, gap_counts=None)], limits) == []
+
+
+def test_a_capture_of_which_most_is_left_out_gives_no_law(plain):
+    """What was not answered took of the server too."""
+    assert mostly_left_out([dataclasses.replace(plain, left_out=len(plain))]) == ""
+    told = mostly_left_out([plain, dataclasses.replace(plain, left_out=len(plain) + 1)])
+    assert f"{len(plain) + 1:,} of {2 * len(plain) + 1:,} of {plain.name}" in told

@@ -7,7 +7,8 @@ from calibration_loads import PLAIN_LAW, PLAIN_LIMITS, captured, workload
 
 from scheduler.calibration.calibrate import calibrate
 from scheduler.calibration.refine import refine
-from scheduler.calibration.within_run import drawn_blocks, within_run
+from scheduler.calibration.step_law import Interval95
+from scheduler.calibration.within_run import drawn_blocks, no_narrower, within_run
 from scheduler.server_model.spec import StepLaw
 
 
@@ -64,3 +65,17 @@ def test_what_is_drawn_are_whole_blocks():
         assert block[0] % 10 == 0
         assert np.array_equal(block, np.arange(block[0], block[0] + 10))
     assert len(np.unique(rows)) < 200
+
+
+def test_an_interval_within_a_run_holds_that_of_least_squares():
+    """Refits that start at the law stay beside it where the run does not tell two parameters apart."""
+    within = {
+        "a_us": Interval95(5.0, 4.9, 5.1),
+        "c_us": Interval95(44.0, 41.0, 47.0),
+        "offset_us": Interval95(9.0, 8.0, 10.0),
+    }
+    spans = {"a_us": Interval95(5.2, 5.0, 5.4), "c_us": Interval95(30.0, 17.5, 77.5)}
+    found = no_narrower(within, spans)
+    assert (found["a_us"].low, found["a_us"].high) == (4.9, 5.4)
+    assert (found["c_us"].value, found["c_us"].low, found["c_us"].high) == (44.0, 17.5, 77.5)
+    assert found["offset_us"] == within["offset_us"]

@@ -268,6 +268,10 @@ def test_vllm_bench_without_one_list_does_not_ask_for_a_flag_that_was_given(tmp_
         ({"start_times": [1.0, None, 3.0, 4.0]}, r"row 2, column 'start_times': None is not a time"),
         ({"start_times": [1.0, 1e12, 3.0, 4.0]}, r"row 2, column 'start_times': .* is not a time"),
         ({"start_times": [-9.0, 1.0, 3.0, 4.0]}, r"row 1, column 'start_times': -9.0 s: no such time is below 0"),
+        (
+            {"start_times": [1e6, 1e6 + 500, 0.0, 1e6 + 2000]},
+            r"column 'start_times': they span .* s, and the run took 3",
+        ),
         ({"ttfts": [0.1, -0.1, 0.0, 0.1]}, r"row 2, column 'ttfts': -0.1 s: no such time is below 0"),
         ({"input_lens": [10, 500_000_000, 1, 1]}, r"row 2, column 'input_lens': 500,000,000: no server"),
     ],

@@ -25,6 +25,7 @@ from tenants.measures.columns import Int64s
 NAME = "vllm_bench"
 TITLE = "vLLM `bench serve --save-result --save-detailed` (one JSON object: input_lens, ttfts, itls, start_times, ...)"
 _DETAILED = ("input_lens", "output_lens", "ttfts", "itls", "start_times", "errors")
+_LONGER = 10.0
 _OPTIONAL = ("queue_times", "latencies")
 
 
@@ -49,6 +50,7 @@ def read(path: Path) -> TraceRows:
             raise TraceError(path, f"{len(values)} entries, start_times has {n}", column=name)
     failed = np.array([bool(error) for error in lists["errors"]], dtype=np.bool_)
     sent = _filled(_ns(path, "start_times", lists["start_times"]), failed)
+    _within_duration(path, result.get("duration"), sent[~failed])
     waited = _ns(path, "queue_times", lists["queue_times"])
     ttft = _ns(path, "ttfts", lists["ttfts"])
     offsets = [
@@ -107,6 +109,15 @@ def _ns(path: Path, column: str, values: list[Any]) -> Int64s:
 
 def _counts(path: Path, column: str, values: list[Any], count: Callable[[Path, int, str, object], int]) -> Int64s:
     return np.array([count(path, row, column, value) for row, value in enumerate(values, start=1)], dtype=np.int64)
+
+
+def _within_duration(path: Path, duration_s: object, sent: Int64s) -> None:
+    """Starts in another unit than the run's ``duration`` would be a load that nobody offered."""
+    if isinstance(duration_s, int | float) and duration_s > 0 and len(sent):
+        span_s = int(sent.max() - sent.min()) / 1e9
+        if span_s > _LONGER * duration_s:
+            problem = f"they span {span_s:,.6g} s, and the run took {duration_s:,.6g}: seconds are expected"
+            raise TraceError(path, problem, column="start_times")
 
 
 def _filled(starts: Int64s, failed: NDArray[np.bool_]) -> NDArray[np.int64]:
