@@ -13,6 +13,7 @@ from lmperf.wiring.comparison_file import (
     ComparisonFile,
     OneComparison,
     SimulatedSource,
+    server_digest,
     trace_source,
     write_comparison_file,
 )
@@ -35,6 +36,7 @@ def write_scenario_answer(directory: Path, answer: ScenarioAnswer, *, command: S
         ComparisonFile(
             source=SimulatedSource(kind="scenario", name=answer.plan.name, seeds=seeds),
             server_model=answer.server.name,
+            server_digest=server_digest(answer.server),
             interrupted=answer.cells.interrupted,
             targets=targets,
             comparisons=tuple(OneComparison.of(each) for each in answer.comparisons),
@@ -66,6 +68,7 @@ def write_trace_answer(
         ComparisonFile(
             source=trace_source(captured),
             server_model=answer.server.name,
+            server_digest=server_digest(answer.server),
             interrupted=answer.interrupted,
             targets=targets,
             comparisons=tuple(

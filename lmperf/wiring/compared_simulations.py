@@ -129,6 +129,7 @@ def side_by_side(sides: Sequence[Simulation], rows: Sequence[Row]) -> Comparison
     return ComparisonFile(
         source=msgspec.structs.replace(first.source, seeds=min(each.source.seeds for each in files)),
         server_model=", ".join(dict.fromkeys(each.server_model for each in files)),
+        server_digest=first.server_digest if len({each.server_digest for each in files}) == 1 else "",
         interrupted=any(each.interrupted for each in files),
         targets=first.targets,
         comparisons=tuple(_entry(row, first.targets) for row in others),
@@ -139,7 +140,10 @@ def side_by_side(sides: Sequence[Simulation], rows: Sequence[Row]) -> Comparison
 
 
 def models_differ(sides: Sequence[Simulation]) -> bool:
-    return len({side.found.server_model for side in sides}) > 1
+    """By name, or by what they do, as far as the files know it."""
+    names = {side.found.server_model for side in sides}
+    digests = {side.found.server_digest for side in sides if side.found.server_digest}
+    return len(names) > 1 or len(digests) > 1
 
 
 def _notes(sides: Sequence[Simulation]) -> tuple[str, ...]:
@@ -188,15 +192,14 @@ def _unchanged(sides: Sequence[Simulation]) -> list[Row]:
             continue
         alike = next((n for n, row in enumerate(rows) if _agree(row.found, found)), None)
         if alike is None:
-            name = UNCHANGED if not rows else f"{side.name}: {UNCHANGED}"
-            rows.append(Row(name, found, dict(side.found.targets)))
+            rows.append(Row(f"{side.name}: {UNCHANGED}", found, dict(side.found.targets)))
             continue
         known = {verdict.label for verdict in rows[alike].found.policies}
         new = tuple(verdict for verdict in found.policies if verdict.label not in known)
         policies = (*rows[alike].found.policies, *new)
         merged = msgspec.structs.replace(rows[alike].found, policies=policies)
         rows[alike] = Row(rows[alike].name, merged, rows[alike].targets)
-    return rows
+    return rows if len(rows) > 1 else [replace(row, name=UNCHANGED) for row in rows]
 
 
 def _agree(first: OneComparison, second: OneComparison) -> bool:

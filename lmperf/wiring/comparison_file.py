@@ -15,6 +15,7 @@ from loadgen.offline.verdicts import PolicyVerdict, TenantVerdict
 from loadgen.trace.errors import TraceError
 from loadgen.trace.schema import check_version
 from loadgen.whole_file import write_whole
+from scheduler.server_model.spec import ServerModelSpec
 
 COMPARISON_JSON = "comparison.json"
 FAMILY = "lmperf.comparison"
@@ -67,12 +68,14 @@ class OneComparison(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
 
 class ComparisonFile(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """``what_if``: the difference, where there is one alone; ``as_captured``: the trace itself, as if it were an alternative;
-    ``replayed``: each tenant of the trace as captured under each policy, by the policy's label; ``targets``: promised
-    attainment by tenant; ``notes``: what makes it doubtful."""
+    ``replayed``: each tenant of the trace as captured under each policy, by the policy's label; ``server_digest``: of the
+    server model's law and limits, which tells models of one name apart; ``targets``: promised attainment by tenant; ``notes``:
+    what makes it doubtful."""
 
     schema: str = msgspec.field(default_factory=lambda: SCHEMA)
     source: SimulatedSource
     server_model: str
+    server_digest: str = ""
     interrupted: bool
     targets: Mapping[str, float]
     comparisons: tuple[OneComparison, ...]
@@ -85,6 +88,11 @@ class ComparisonFile(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
 
 class _Head(msgspec.Struct):
     schema: str
+
+
+def server_digest(server: ServerModelSpec) -> str:
+    """Of what it does, whatever it is called and wherever it comes from."""
+    return hashlib.sha256(msgspec.json.encode((server.law, server.limits))).hexdigest()[:16]
 
 
 def trace_source(captured: CapturedRun) -> SimulatedSource:

@@ -28,6 +28,13 @@ _TRUST = ("TTFT P50", "TTFT P99", "E2E P99", "throughput")
 
 PAIRED_FIGURES = (("ttft", 50.0), ("ttft", 99.0), ("tpot", 50.0), ("itl", 99.0), ("e2e", 50.0), ("e2e", 99.0))
 
+Rank = tuple[bool, float, bool, float]
+"""See :func:`rank_of`; less is better."""
+
+ALIKE = (0.01, 0.05)
+"""A point of attainment, and a share of the decay or tail: by less two simulations of one realisation are not told apart, nor
+are captured runs (``lmperf calibrate``)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FidelityTable:
@@ -134,9 +141,20 @@ def ranked(comparison: Comparison) -> list[PolicyVerdict]:
 
 
 def best_of(comparison: Comparison) -> list[str]:
-    """The policies that no other is better than, in the comparison's order."""
+    """The policies that no other is better than, in the comparison's order; in one realisation by more than ``ALIKE``."""
     ranks = {verdict.label: rank_of(verdict, comparison) for verdict in comparison.verdicts}
-    return [label for label, rank in ranks.items() if rank == min(ranks.values())]
+    best = min(ranks.values(), default=None)
+    if best is None:
+        return []
+    told = comparison.has_intervals
+    return [label for label, rank in ranks.items() if rank == best or (not told and _alike(rank, best))]
+
+
+def _alike(rank: Rank, best: Rank) -> bool:
+    (mute, worst, bound, then), (mute_best, worst_best, bound_best, then_best) = rank, best
+    points, share = ALIKE
+    near = then <= then_best * (1 + share) and worst <= worst_best + points
+    return (mute, bound) == (mute_best, bound_best) and near
 
 
 def keeps_all(verdict: PolicyVerdict, comparison: Comparison) -> str:
@@ -188,7 +206,7 @@ def at_targets(comparison: Comparison) -> list[str]:
     ]
 
 
-def rank_of(verdict: PolicyVerdict, comparison: Comparison) -> tuple[bool, float, bool, float]:
+def rank_of(verdict: PolicyVerdict, comparison: Comparison) -> Rank:
     """One that answers nothing is last. Attainment decides to three decimals, since the seeds decide the rest; then the
     decay, or under a difference the tail that it comes to (a bound after all that is known)."""
     worst = verdict.worst_attainment.value

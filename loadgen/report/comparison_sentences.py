@@ -11,6 +11,7 @@ from loadgen.report.comparison import (
     contract_of,
     keeps_all,
     promised_in,
+    rank_of,
     ranked,
     tail_of,
 )
@@ -99,9 +100,9 @@ def _best_policy(comparison: Comparison) -> str:
         return f"Under {comparison.raised}, no request gets an answer under any policy."
     equal = best_of(comparison)
     alike = 1 < len(equal) == len(comparison.verdicts)
-    who_is_best = (
-        "all policies come to the same" if alike else f"best {'is' if len(equal) == 1 else 'are'} {joined(equal)}"
-    )
+    same = len({rank_of(verdict, comparison) for verdict in comparison.verdicts}) == 1
+    none_better = "all policies come to the same" if same else "all policies are alike, to a point and 5%"
+    who_is_best = none_better if alike else f"best {'is' if len(equal) == 1 else 'are'} {joined(equal)}"
     said = f"{who_is_best} ({', '.join(figures)})"
     if not promised:
         return f"Under {comparison.raised}, {said}."

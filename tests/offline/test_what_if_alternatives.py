@@ -7,6 +7,7 @@ import json
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import replace
 
+import msgspec
 import pytest
 from rich.console import Console
 from test_what_if import SERVER, captured, one_at_a_time_trace, rows
@@ -417,6 +418,19 @@ def test_folders_under_two_server_models_keep_their_names_and_say_so_on_the_page
     out = invoke("compare", "both", "a")[1]
     for words in ("as captured fifo", "b: as captured fifo", "a: rate=3 fifo"):
         assert words in out
+
+
+def test_two_server_models_of_one_name_are_told_apart(invoke, tmp_path):
+    """By what they do: a file that was calibrated again may keep its name. Both rows say whose they are."""
+    for folder, a_us in (("a", 5000.0), ("b", 9000.0)):
+        law = msgspec.structs.replace(SERVER.law, a_us=a_us)
+        (tmp_path / f"{folder}.json").write_bytes(encode_server_model(msgspec.structs.replace(SERVER, law=law)))
+        found = invoke(*simulate("--set", "rate=3", "--output-dir", folder), "--server-model", f"{folder}.json")
+        assert found[0] == 0, found
+    out = invoke("compare", "a", "b")[1]
+    assert "note: their server models differ" in out
+    assert "a: as captured" in out
+    assert "b: as captured" in out
 
 
 def test_loads_of_a_scenario_are_written_side_by_side(invoke, tmp_path):

@@ -127,8 +127,11 @@ def test_a_what_if_is_ranked_by_what_it_comes_to_and_not_by_how_bad_it_was():
         "all policies come to the same (worst attainment 100.0%, mean TTFT P99 48.3 ms, 100.0% of the throughput of fifo)."
     )
     assert answer(replace(alike, in_contract=())) == answer(alike)
-    better = [changed("fifo", 966e6, 50e6), changed("wfq", 40e6, 48e6), changed("drr", 60e6, 48e6)]
+    better = [changed("fifo", 966e6, 52e6), changed("wfq", 40e6, 48e6), changed("drr", 60e6, 48e6)]
     assert "; best are wfq and drr (" in answer(compared(*better, **WITHOUT_BATCH))
+    # One realisation does not tell 4% of a tail apart.
+    close = [changed("fifo", 966e6, 50e6), changed("wfq", 40e6, 48e6), changed("drr", 60e6, 48e6)]
+    assert "; all policies are alike, to a point and 5% (" in answer(compared(*close, **WITHOUT_BATCH))
     page = Html(render_comparison(alike))
     assert "in contract: chat; removed: batch." in page.words
     assert f"batch fifo {NOTHING} 90% removed" in page.words
