@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lmperf.compiled import is_compiled
+from lmperf.compiled import state
 from loadgen.offline.cell import CellJob, ReplayRecipe, figures, record_cell
 from loadgen.trace.public.detect import read_public
 from loadgen.workload.replay import ReplayRows
@@ -74,7 +74,7 @@ def main() -> None:
         print(f"skipped: {TRACE} is not there")
         return
     vidur = VIDUR
-    core = "compiled" if is_compiled() else "plain Python (python -m lmperf.compiled makes it faster)"
+    core = "compiled" if state().compiled else "plain Python (python -m lmperf.compiled makes it faster)"
     print(
         f"Azure conversation rows at {LOAD} of saturation, one core, best of {REPEATS}; the scheduling core is {core}"
     )

@@ -39,9 +39,11 @@ def _main(argv: Sequence[str] | None) -> int:
             print(f"lmperf: {sentence}", file=sys.stderr)
         print(f"lmperf: {REMEDY}", file=sys.stderr)
         return ExitCode.BAD_CONFIG
-    stale = compiled.warning()
-    if stale:
-        print(f"lmperf: {stale}", file=sys.stderr)
+    core = compiled.state()
+    if core.warning:
+        print(f"lmperf: {core.warning}", file=sys.stderr)
+    if core.broken:
+        return ExitCode.BAD_CONFIG
     if arguments and arguments[0] in PASS_THROUGH:
         return _pass_through(arguments[0], arguments[1:])
     args = build_parser().parse_args(arguments)

@@ -4,15 +4,21 @@
     python -m lmperf.compiled --remove   back to plain Python
 
 The compiled modules lie beside their sources, and Python takes them first. Nothing else changes: results are equal to the
-bit (``make test-compiled``). A source that is newer than what was compiled from it is said at every start, since it has no
-effect.
+bit (``make test-compiled``). A source that was changed since has no effect, which is said at every start; where some binaries
+are missing, or are left of another version, nothing starts until they are compiled again or removed.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
+
+from lmperf.exit_codes import ExitCode
 
 HOME = Path(__file__).resolve().parent.parent
 
@@ -54,6 +60,9 @@ MODULES = (
 
 _GROUP = "lmperf_core"
 _SUFFIX = EXTENSION_SUFFIXES[0]
+_RECORD = f"lmperf/compiled{_SUFFIX.removesuffix('.so')}.json"
+"""Of this Python; what the binaries were made from: a digest of each module's source. Written last and removed first."""
+
 _SETUP = """\
 from mypyc.build import mypycify
 from setuptools import setup
@@ -65,10 +74,31 @@ setup(
     script_args=["--quiet", "build_ext", "--inplace", "--build-temp", {work!r}, "--build-lib", {work!r}],
 )
 """
+_REMEDY = "`python -m lmperf.compiled` compiles it again, --remove goes back to plain Python"
 
 
 class NotCompiledError(RuntimeError):
     """The compiler's own words, or what is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """``compiled``: binaries of all modules are there. ``stale``: those whose source was changed since. ``broken``: why nothing
+    may be imported, empty where it may."""
+
+    compiled: bool
+    stale: tuple[str, ...] = ()
+    broken: str = ""
+
+    @property
+    def warning(self) -> str:
+        """A sentence for people; empty where all is well."""
+        if self.broken:
+            return f"the compiled core cannot be used: {self.broken}; {_REMEDY}"
+        if not self.stale:
+            return ""
+        more = f" and {len(self.stale) - 1} more" if len(self.stale) > 1 else ""
+        return f"{self.stale[0]}{more} changed since it was compiled, which has no effect: {_REMEDY}"
 
 
 def source_of(module: str) -> Path:
@@ -80,84 +110,144 @@ def binary_of(module: str) -> Path:
     return source_of(module).with_suffix(_SUFFIX)
 
 
-def is_compiled() -> bool:
-    return all(binary_of(module).exists() for module in MODULES)
-
-
-def stale() -> list[str]:
-    """Compiled modules whose source was changed since."""
-    found = []
-    for module in MODULES:
-        binary, source = binary_of(module), source_of(module)
-        if binary.exists() and source.exists() and source.stat().st_mtime > binary.stat().st_mtime:
-            found.append(module)
-    return found
-
-
-def warning() -> str:
-    """What to say of stale modules; empty where there are none."""
-    old = stale()
-    if not old:
-        return ""
-    more = f" and {len(old) - 1} more" if len(old) > 1 else ""
-    return (
-        f"{old[0]}{more} changed since it was compiled, which has no effect until `python -m lmperf.compiled` compiles it "
-        f"again (or --remove goes back to plain Python)"
-    )
+def state() -> State:
+    """Asked at every start, so it looks at little: the folders of these modules, and their sources where they are compiled."""
+    found = set(_binaries())
+    wanted = {*map(binary_of, MODULES), _group()}
+    record = HOME / _RECORD
+    if not found and not record.exists():
+        return State(compiled=False)
+    missing, strange = sorted(wanted - found), sorted(found - wanted)
+    try:
+        digests = json.loads(record.read_bytes())
+    except (OSError, ValueError):
+        return State(compiled=False, broken="it was not compiled to its end")
+    if missing:
+        return State(compiled=False, broken=f"{missing[0].name} is missing")
+    if strange:
+        return State(compiled=False, broken=f"{strange[0].relative_to(HOME)} is of another version")
+    stale = tuple(module for module in MODULES if digests.get(module) != _digest(source_of(module)))
+    return State(compiled=True, stale=stale)
 
 
 def compile_all() -> None:
-    """In place, for the Python that runs this. Raises NotCompiledError; then plain Python is left."""
+    """In place, for the Python that runs this. Raises NotCompiledError; then what was there stays."""
     import shutil  # noqa: PLC0415 (this module is asked at every start)
-    import subprocess  # noqa: PLC0415
     import tempfile  # noqa: PLC0415
 
-    remove()
-    # In a copy: where packages are installed, mypy would take all of them for sources.
+    folders = {*(source_of(module).parent for module in MODULES), HOME, (HOME / _RECORD).parent}
+    closed = next((folder for folder in sorted(folders) if not os.access(folder, os.W_OK)), None)
+    if closed is not None:
+        raise NotCompiledError(f"{closed} cannot be written to")
     with tempfile.TemporaryDirectory(prefix="lmperf-compiled-") as work:
+        # In a copy: where packages are installed, mypy would take all of them for sources.
         copy = Path(work) / "sources"
-        for package in dict.fromkeys(module.partition(".")[0] for module in MODULES):
-            shutil.copytree(HOME / package, copy / package, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
-        done = subprocess.run(  # noqa: S603 (ourselves)
-            [sys.executable, "-c", _SETUP.format(arguments=_mypy_arguments(), group=_GROUP, work=work)],
-            cwd=copy,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        digests = _copied(copy)
+        _run(_SETUP.format(arguments=_mypy_arguments(), group=_GROUP, work=work), copy)
         made = sorted(copy.rglob(f"*{_SUFFIX}"))
-        if done.returncode or len(made) != len(MODULES) + 1:
-            raise NotCompiledError((done.stdout + done.stderr).strip()[-2000:])
-        for binary in made:
-            shutil.copy(binary, HOME / binary.relative_to(copy))
+        if len(made) != len(MODULES) + 1:
+            raise NotCompiledError(f"{len(made)} binaries were made of {len(MODULES)} modules")
+        remove()
+        for fresh in made:
+            # Moved into place: a process that runs on the old one keeps it.
+            binary = HOME / fresh.relative_to(copy)
+            shutil.copy(fresh, _new(binary))
+            _new(binary).replace(binary)
+        (HOME / _RECORD).write_text(json.dumps(digests, indent=2) + "\n", encoding="utf-8")
+
+
+def remove() -> None:
+    """Go back to plain Python, whatever version the binaries are of."""
+    (HOME / _RECORD).unlink(missing_ok=True)
+    for binary in _binaries():
+        binary.unlink(missing_ok=True)
+
+
+def _binaries() -> list[Path]:
+    """All that lie where modules of these packages do: nobody else's would."""
+    folders = dict.fromkeys(source_of(module).parent for module in MODULES)
+    found = [
+        entry for folder in folders for entry in folder.iterdir() if entry.name.endswith((_SUFFIX, _SUFFIX + ".new"))
+    ]
+    return [*found, *(path for path in (_group(), _new(_group())) if path.exists())]
+
+
+def _group() -> Path:
+    return HOME / f"{_GROUP}__mypyc{_SUFFIX}"
+
+
+def _new(binary: Path) -> Path:
+    return binary.with_name(binary.name + ".new")
+
+
+def _copied(copy: Path) -> dict[str, str]:
+    """The sources of the modules' packages in a folder of our own; the digest of each module."""
+    for package in dict.fromkeys(module.partition(".")[0] for module in MODULES):
+        for source in sorted((HOME / package).rglob("*.py")):
+            target = copy / source.relative_to(HOME)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(source.read_bytes())
+    return {module: _digest(copy / source_of(module).relative_to(HOME)) for module in MODULES}
+
+
+def _digest(source: Path) -> str:
+    import hashlib  # noqa: PLC0415 (this module is asked at every start)
+
+    return hashlib.sha256(source.read_bytes()).hexdigest()
 
 
 def _mypy_arguments() -> list[str]:
     return ["--config-file=", *(str(source_of(module).relative_to(HOME)) for module in MODULES)]
 
 
-def remove() -> None:
-    """Go back to plain Python."""
-    for binary in (*map(binary_of, MODULES), HOME / f"{_GROUP}__mypyc{_SUFFIX}"):
-        binary.unlink(missing_ok=True)
+def _run(script: str, folder: Path) -> None:
+    """In a session of its own, which is ended with us, its compilers too. Raises NotCompiledError."""
+    import signal  # noqa: PLC0415 (this module is asked at every start)
+    import subprocess  # noqa: PLC0415
+
+    with subprocess.Popen(  # noqa: S603 (ourselves)
+        [sys.executable, "-c", script],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            said, _ = process.communicate()
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+    if process.returncode:
+        raise NotCompiledError(said.strip()[-2000:])
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     import argparse  # noqa: PLC0415 (this module is asked at every start)
+    import signal  # noqa: PLC0415
 
     parser = argparse.ArgumentParser(prog="python -m lmperf.compiled", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--remove", action="store_true", help="go back to plain Python")
-    if parser.parse_args(argv).remove:
-        remove()
-        return 0
+    wanted = parser.parse_args(argv)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
+        if wanted.remove:
+            remove()
+            return 0
         compile_all()
+    except KeyboardInterrupt:
+        print("interrupted: nothing was compiled", file=sys.stderr)
+        return ExitCode.INTERRUPTED
     except NotCompiledError as error:
         print(
-            f"{error}\nnot compiled: the plain modules stay; mypy, setuptools and a C compiler are needed",
-            file=sys.stderr,
+            f"{error}\nnot compiled: it takes mypy, setuptools and a C compiler; what was there stays", file=sys.stderr
         )
         return 1
+    except OSError as error:
+        print(f"not done: {error}", file=sys.stderr)
+        return 1
+    finally:
+        signal.signal(signal.SIGTERM, before)
     print(f"{len(MODULES)} modules compiled")
     return 0
 

@@ -9,5 +9,5 @@ from lmperf import compiled
 settings.register_profile("lmperf", deadline=None)
 settings.load_profile("lmperf")
 
-if compiled.stale():
-    pytest.exit(compiled.warning(), returncode=4)
+if compiled.state().warning:
+    pytest.exit(compiled.state().warning, returncode=4)

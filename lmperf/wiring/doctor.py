@@ -76,10 +76,11 @@ def look() -> Machine:
     """Takes about a fifth of a second, most of it in timers."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = 1 << 30
+    core = compiled.state()
     return Machine(
         python=platform.python_version(),
-        compiled=compiled.is_compiled(),
-        stale=compiled.warning(),
+        compiled=core.compiled,
+        stale=core.warning,
         uvloop=_version("uvloop"),
         clock_resolution_s=time.get_clock_info("monotonic").resolution,
         timer_late_s=_timer_late_s(),

@@ -11,6 +11,8 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import TypeVar
 
+from mypy_extensions import mypyc_attr
+
 from scheduler.cost import CostModel
 from scheduler.lateness import LateRule
 from scheduler.policies.base import Charge, TenantPolicy, TenantState
@@ -20,6 +22,7 @@ from tenants.tenant import Tenant
 S = TypeVar("S", bound=TenantState)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class TokenPolicy(TenantPolicy[S]):
     """``_accounts``: tenant and weight by number, counted from 1; an account is never given to another tenant or weight."""
 

@@ -21,6 +21,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+from mypy_extensions import mypyc_attr
+
 from scheduler.cost import CostModel
 from scheduler.keyed_heap import Key, KeyedHeap
 from scheduler.lateness import LateRule
@@ -33,6 +35,7 @@ from tenants.tenant import Tenant
 _NO_DEADLINE_NS = 1 << 62
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class CreditState(TenantState):
     """``credit`` as of ``credit_at_ns``, in cost units; ``finish``: fair tag."""
 
@@ -45,6 +48,7 @@ class CreditState(TenantState):
         self.finish = 0.0
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Committed(TenantPolicy[CreditState]):
     """``_ready`` orders all queued tenants by fair tag (rule B); ``_entitled`` those with on-time requests and credit
     (rule A); ``_broke``: those that wait for credit, by when they will have some."""

@@ -20,6 +20,8 @@ import math
 from collections.abc import Sequence
 from typing import ClassVar
 
+from mypy_extensions import mypyc_attr
+
 from scheduler.cost import CostModel
 from scheduler.keyed_heap import Key
 from scheduler.lateness import LateRule
@@ -30,6 +32,7 @@ from scheduler.request import Request
 from tenants.tenant import Tenant
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class DeficitState(TenantState):
     """``deficit`` as of round ``round``; ``position``: place in the ring, by who became backlogged first."""
 
@@ -42,6 +45,7 @@ class DeficitState(TenantState):
         self.position = 0
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Drr(TokenPolicy[DeficitState]):
     name: ClassVar[str] = "drr"
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from mypy_extensions import mypyc_attr
+
 from scheduler.keyed_heap import Key
 from scheduler.policies.base import TenantPolicy, TenantState
 from tenants.tenant import Tenant
@@ -16,6 +18,7 @@ from tenants.tenant import Tenant
 _ON_TIME, _NO_LIMIT, _LATE = 0, 1, 2
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Edf(TenantPolicy[TenantState]):
     name: ClassVar[str] = "edf"
 

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from mypy_extensions import mypyc_attr
+
 from scheduler.policies.base import TenantPolicy, TenantState
 from tenants.tenant import Tenant
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Fifo(TenantPolicy[TenantState]):
     """Key: (arrival, id) of the tenant's next request, which without demotion is the global order of arrival."""
 

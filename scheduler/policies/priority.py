@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from mypy_extensions import mypyc_attr
+
 from scheduler.keyed_heap import Key
 from scheduler.policies.base import TenantPolicy, TenantState
 from tenants.tenant import Tenant
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Priority(TenantPolicy[TenantState]):
     name: ClassVar[str] = "priority"
 

@@ -25,6 +25,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import ClassVar
 
+from mypy_extensions import mypyc_attr
+
 from scheduler.bucket import TokenBucket
 from scheduler.cost import CostModel
 from scheduler.keyed_heap import Key
@@ -38,6 +40,7 @@ from tenants.measures.window import WindowedQuantile
 from tenants.tenant import Tenant
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class SloState(FairState):
     """``samples``: TTFTs in the window; ``awaiting``: requests without a first token; ``dispatched_cost`` in the window;
     ``contract``: its bucket, charged at arrival; ``priority``: the remaining slack of the present epoch; ``objective``: what
@@ -64,6 +67,7 @@ class SloState(FairState):
             self.contract = TokenBucket(contract.rate, contract.burst)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class SloAware(FairQueueing[SloState]):
     """See the module docstring."""
 

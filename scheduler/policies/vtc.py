@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from mypy_extensions import mypyc_attr
+
 from scheduler.cost import CostModel
 from scheduler.keyed_heap import Key
 from scheduler.lateness import LateRule
@@ -23,6 +25,7 @@ from scheduler.request import Request
 from tenants.tenant import Tenant
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class CounterState(TenantState):
     __slots__ = ("counter",)
 
@@ -31,6 +34,7 @@ class CounterState(TenantState):
         self.counter = 0.0
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Vtc(TokenPolicy[CounterState]):
     """See the module docstring."""
 

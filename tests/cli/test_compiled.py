@@ -1,11 +1,17 @@
-"""The compiled core: what is stale is said, what cannot be compiled leaves plain Python, and removing leaves nothing."""
+"""The compiled core: what is stale or broken is said, a failed compilation changes nothing, removing leaves nothing."""
 
 from __future__ import annotations
 
+import json
 import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
+from cli_support import DEADLINE_S, ROOT
 
 from lmperf import __main__ as front
 from lmperf import compiled
@@ -15,6 +21,7 @@ from lmperf import compiled
 def home(tmp_path, monkeypatch):
     """A tree of two modules of its own in place of lmperf's."""
     (tmp_path / "core").mkdir()
+    (tmp_path / "lmperf").mkdir()
     (tmp_path / "core/__init__.py").write_text("")
     (tmp_path / "core/one.py").write_text("def twice(n: int) -> int:\n    return 2 * n\n")
     (tmp_path / "core/two.py").write_text("def thrice(n: int) -> int:\n    return 3 * n\n")
@@ -23,14 +30,17 @@ def home(tmp_path, monkeypatch):
     return tmp_path
 
 
-def pretend_compiled(*modules: str) -> None:
-    for module in modules:
-        compiled.binary_of(module).write_bytes(b"")
+def pretend_compiled(home):
+    """As if they had been."""
+    for binary in (*map(compiled.binary_of, compiled.MODULES), compiled._group()):
+        binary.write_bytes(b"")
+    record = {module: compiled._digest(compiled.source_of(module)) for module in compiled.MODULES}
+    (home / compiled._RECORD).write_text(json.dumps(record))
 
 
-def touch(file: Path, ahead_s: float) -> None:
-    at = file.stat().st_mtime + ahead_s
-    os.utime(file, (at, at))
+def left(home):
+    """All files but the sources."""
+    return sorted(str(file.relative_to(home)) for file in home.rglob("*") if file.is_file() and file.suffix != ".py")
 
 
 def test_every_module_that_is_named_is_there():
@@ -38,34 +48,93 @@ def test_every_module_that_is_named_is_there():
     assert [module for module in compiled.MODULES if not compiled.source_of(module).is_file()] == []
 
 
-def test_a_source_that_is_newer_than_its_binary_is_said_at_every_start(home, capsys):
-    """By name, with what to do; a core of one that is missing is not compiled."""
-    pretend_compiled("core.one", "core.two")
-    assert compiled.is_compiled()
-    assert compiled.warning() == ""
-    touch(home / "core/two.py", 5)
-    assert compiled.stale() == ["core.two"]
+def test_a_source_that_was_changed_is_said_at_every_start(home, capsys):
+    """By name, with what to do, whatever its time of change says; what is compiled still runs."""
+    assert compiled.state() == compiled.State(compiled=False)
+    pretend_compiled(home)
+    assert compiled.state() == compiled.State(compiled=True)
+    source = home / "core/two.py"
+    before = source.stat().st_mtime
+    source.write_text("def thrice(n: int) -> int:\n    return 4 * n\n")
+    os.utime(source, (before - 1e6, before - 1e6))
+    assert compiled.state().stale == ("core.two",)
     assert front.main(["policies"]) == 0
     assert "core.two changed since it was compiled" in capsys.readouterr().err
-    touch(home / "core/one.py", 5)
-    assert "core.one and 1 more changed" in compiled.warning()
-    compiled.binary_of("core.one").unlink()
-    assert not compiled.is_compiled()
+    (home / "core/one.py").write_text("")
+    assert "core.one and 1 more changed" in compiled.state().warning
+
+
+@pytest.mark.parametrize("broken", ["a module", "the group", "the record", "a stranger", "half a copy"])
+def test_binaries_that_do_not_belong_together_stop_every_command(home, capsys, broken):
+    """They would be imported as they are, and fail in the middle of something; removing mends it."""
+    pretend_compiled(home)
+    if broken == "a module":
+        compiled.binary_of("core.two").unlink()
+    elif broken == "the group":
+        compiled._group().unlink()
+    elif broken == "the record":
+        (home / compiled._RECORD).unlink()
+    else:
+        name = compiled.binary_of("core.gone" if broken == "a stranger" else "core.one")
+        name.with_name(name.name + ("" if broken == "a stranger" else ".new")).write_bytes(b"")
+    assert front.main(["policies"]) == 104
+    assert "the compiled core cannot be used" in capsys.readouterr().err
+    assert compiled.main(["--remove"]) == 0
+    assert left(home) == []
+    assert front.main(["policies"]) == 0
 
 
 def test_removing_leaves_the_sources_alone(home):
-    pretend_compiled("core.one", "core.two")
+    pretend_compiled(home)
     assert compiled.main(["--remove"]) == 0
+    assert left(home) == []
     assert sorted(file.name for file in (home / "core").iterdir()) == ["__init__.py", "one.py", "two.py"]
     assert compiled.main(["--remove"]) == 0
 
 
-def test_what_cannot_be_compiled_leaves_plain_python_and_says_why(home, capsys):
-    """The compiler's own words; binaries of before are gone too, since they would be of another source."""
-    pretend_compiled("core.one")
+def test_what_cannot_be_compiled_leaves_what_was_there_and_says_why(home, capsys):
+    """The compiler's own words, of the place in the source."""
+    pretend_compiled(home)
+    before = left(home)
     (home / "core/two.py").write_text("def thrice(n: int) -> int:\n    return 'three'\n")
     assert compiled.main([]) == 1
     said = capsys.readouterr().err
     assert "core/two.py:2" in said
-    assert "not compiled: the plain modules stay" in said
-    assert not list(home.rglob("*.so"))
+    assert "what was there stays" in said
+    assert left(home) == before
+
+
+def test_a_folder_that_cannot_be_written_to_is_named_before_anything_is_compiled(home, capsys, monkeypatch):
+    monkeypatch.setattr(compiled.os, "access", lambda folder, mode: folder.name != "core")
+    monkeypatch.setattr(compiled, "_run", lambda *_: pytest.fail("compiled all the same"))
+    assert compiled.main([]) == 1
+    assert f"{home / 'core'} cannot be written to" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_compilation_leaves_nothing_and_nobody(tmp_path, number):
+    """Of a copy of the sources: 105, no traceback, no process of its session, nothing where temporary things go."""
+    temporary = tmp_path / "t"
+    temporary.mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lmperf.compiled"],
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(temporary)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        deadline = time.monotonic() + DEADLINE_S
+        while not list(temporary.glob("*/sources/scheduler")) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        children = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=False).stdout
+        process.send_signal(number)
+        _, err = process.communicate(timeout=DEADLINE_S)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 105, err
+    assert "Traceback" not in err
+    assert list(temporary.iterdir()) == []
+    assert [pid for pid in children.split() if Path(f"/proc/{pid}/cmdline").exists()] == []
