@@ -99,7 +99,8 @@ def confirm_live(
 
 def print_checks(console: Console, live: Confirmation, *, what: str, capacity: float | None = None) -> None:
     """A row a tenant and load, and a sentence on the agreement. ``capacity``: the load that is to be confirmed as one."""
-    console.print(checks_table(live.checks, what))
+    if live.checks:
+        console.print(checks_table(live.checks, what))
     console.print(agreement(live, capacity), soft_wrap=True)
 
 

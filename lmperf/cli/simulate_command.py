@@ -61,15 +61,15 @@ def _scenario(args: argparse.Namespace, choices: Sequence[PolicyChoice]) -> Work
     scenario = named_scenario(args.source, args)
     # Any saturation will do to see whether there is a server model; the true one takes a simulation.
     known_server(resolve(scenario, saturation=scenario.model.load.saturation or 1.0))
-    seeds = args.seeds or DEFAULT_SEEDS
+    wanted = args.seeds or DEFAULT_SEEDS
 
     def work(progress: Progress, console: Console, directory: Path) -> None:
-        progress.stage(f"{scenario.model.name}: {len(choices)} policies, baseline and raised load, {seeds} seeds")
+        progress.stage(f"{scenario.model.name}: {len(choices)} policies, baseline and raised load, {wanted} seeds")
         answer = simulate_scenario(
-            scenario, choices, seeds, processes=args.processes, on_progress=counted(progress, "simulated runs")
+            scenario, choices, wanted, processes=args.processes, on_progress=counted(progress, "simulated runs")
         )
         progress.done()
-        cells = answer.cells
+        cells, seeds = answer.cells, len(answer.experiment.seeds)
         # Interrupted before any policy had both loads, there is nothing to compare.
         answer = replace(answer, comparisons=[each for each in answer.comparisons if each.verdicts])
         if answer.comparisons:

@@ -81,5 +81,6 @@ def _say(console: Console, answer: TuneAnswer) -> None:
 
 def _write(directory: Path, answer: TuneAnswer, live: Confirmation, command: str) -> None:
     """Whole or not at all: a reader never sees half a file."""
-    data = answer_data(answer, command) | live_data(live) | {"interrupted": answer.interrupted or live.interrupted}
+    data = answer_data(answer, command) | live_data(live)
+    data |= {"interrupted": answer.interrupted or live.interrupted, "complete": answer.complete and live.complete}
     write_whole(directory / FILE, msgspec.json.format(msgspec.json.encode(data), indent=2))

@@ -28,6 +28,8 @@ _TAG = "tag:yaml.org,2002:"
 _PLAIN = {_TAG + kind for kind in ("int", "float", "bool", "null")}
 _TEXT = {_TAG + kind for kind in ("str", "timestamp", "value")}
 
+_PARQUET = b"PAR1"
+
 
 @dataclass(frozen=True, slots=True)
 class Document:
@@ -76,7 +78,11 @@ def read_document(file: FilePath) -> Document:
     """
     shown = str(file)
     try:
-        text = file.read_bytes().decode("utf-8-sig")
+        data = file.read_bytes()
+        if data.startswith(_PARQUET):
+            remedy = "name it in a scenario (trace: {path: FILE}), or lmperf simulate FILE"
+            raise ScenarioError.single(shown, "is a trace (parquet), and a scenario is asked for", remedy)
+        text = data.decode("utf-8-sig")
     except FileNotFoundError:
         raise ScenarioError.single(shown, "there is no such file", "check the path") from None
     except IsADirectoryError:

@@ -10,7 +10,7 @@ from lmperf.scenario.model import At
 from lmperf.scenario.plan import Plan
 from lmperf.wiring.saturation import resolve_with_saturation, saturation_of
 from lmperf.wiring.servers import server_model_of
-from lmperf.wiring.sources import SourceError, arrivals_end_ns, growth_of, recipe_of, source_of
+from lmperf.wiring.sources import SourceError, arrivals_end_ns, growth_of, recipe_of, seeds_of, source_of
 from loadgen.offline.cell import DrawnRecipe, Recipe, ReplayRecipe
 from loadgen.workload.arrivals import expected_arrivals
 from scheduler.routing import Routing
@@ -92,7 +92,7 @@ def study_of(scenario: Scenario, *, seeds: int, at: At | None = None, routing: R
             "num_prompts out"
         )
     window = plan.judged.window(until_ns)
-    single = isinstance(recipe, ReplayRecipe) and recipe.duration_ns is None
+    single = recipe.one_realisation
     rates, costs = _offered(plan, recipe, growth, until_ns / 1e9)
     return Study(
         scenario=scenario,
@@ -101,7 +101,7 @@ def study_of(scenario: Scenario, *, seeds: int, at: At | None = None, routing: R
         recipe=recipe,
         growth=growth,
         window_ns=(window.start_ns, window.end_ns),
-        seeds=(plan.seed,) if single else tuple(range(plan.seed, plan.seed + seeds)),
+        seeds=tuple(seeds_of(recipe, plan.seed, seeds)),
         one_realisation=single,
         saturation=plan.saturation or saturation_of(plan, server),
         rates=rates,
@@ -122,7 +122,7 @@ def _targets(tenants: Sequence[Tenant]) -> dict[str, float]:
 def _warnings(plan: Plan, recipe: Recipe, *, seeds: int) -> tuple[str, ...]:
     found = list(recipe.notes)
     traced = isinstance(recipe, ReplayRecipe)
-    single = isinstance(recipe, ReplayRecipe) and recipe.duration_ns is None
+    single = recipe.one_realisation
     tenants = [planned.tenant for planned in plan.tenants]
     aside = [t.name for t in tenants if t.slo.objectives]
     if aside:

@@ -102,6 +102,11 @@ class Confirmation:
     checks: list[LiveCheck] = field(default_factory=list)
     interrupted: bool = False
 
+    @property
+    def complete(self) -> bool:
+        """Every run came to its end; also where none was asked for."""
+        return len(self.checks) == len(self.loads)
+
     def shows_no_limit(self, capacity: float) -> bool:
         """True when live runs came to their end above ``capacity``, and none there, or below, missed a target."""
         above = any(check.load > capacity for check in self.checks)
@@ -123,6 +128,8 @@ def confirm(
     """A live run at each load, in turn, each into a folder of its own, until one is interrupted; ``on_check`` sees every new
     state."""
     found = Confirmation(tuple(loads))
+    # Before the first: what a run that dies leaves behind says what it was about to do.
+    on_check(found)
     try:
         for number, load in enumerate(loads, start=1):
             on_load(load, number, len(loads))

@@ -16,8 +16,17 @@ from lmperf.wiring.captured import CapturedRun, Fitted
 from lmperf.wiring.dispatching import auto_of, slots_of
 from lmperf.wiring.saturation import resolve_with_saturation, saturation_of_servers
 from lmperf.wiring.servers import server_model_of
-from lmperf.wiring.sources import NO_RATE, SourceError, arrivals_end_ns, growth_of, recipe_of, source_of
-from loadgen.offline.cell import CellJob, record_cell
+from lmperf.wiring.sources import (
+    NO_RATE,
+    ONE_REALISATION,
+    SourceError,
+    arrivals_end_ns,
+    growth_of,
+    recipe_of,
+    seeds_of,
+    source_of,
+)
+from loadgen.offline.cell import CellJob, ReplayRecipe, record_cell
 from loadgen.offline.experiment import (
     BASELINE,
     RAISED,
@@ -136,6 +145,8 @@ def simulate_scenario(
     if until_ns is None:
         raise SourceError("a simulated experiment needs a duration: set duration_s")
     window = base.judged.window(until_ns)
+    if isinstance(recipe, ReplayRecipe) and recipe.one_realisation:
+        recipe = replace(recipe, notes=(*recipe.notes, ONE_REALISATION))
     loads = [Load(label=BASELINE, growth=growth_of(base.tenants))]
     for label, plan in raised_plans.items():
         loads.append(Load(label=label, growth=_relative_growth(base, plan), noisy=plan.noisy))
@@ -143,7 +154,7 @@ def simulate_scenario(
         recipe=recipe,
         policies=choices,
         loads=loads,
-        seeds=range(base.seed, base.seed + seeds),
+        seeds=seeds_of(recipe, base.seed, seeds),
         server=server,
         slots=slots_of(base),
         auto=auto_of(base),

@@ -44,6 +44,16 @@ def recipe_of(plan: Plan) -> Recipe:
     return DrawnRecipe(drawn, None if plan.duration_ns is None else plan.duration_ns / 1e9, plan.num_prompts)
 
 
+ONE_REALISATION = (
+    "the trace has no duration_s, so it has one realisation: it is simulated once, and nothing has an interval"
+)
+
+
+def seeds_of(recipe: Recipe, first: int, count: int) -> range:
+    """``count`` seeds, or one where they would all come to the same."""
+    return range(first, first + (1 if recipe.one_realisation else count))
+
+
 def source_of(recipe: Recipe, seed: int, growth: Mapping[str, float], share: Share = WHOLE) -> Source:
     """The recipe's source. Raises SourceError where a trace and what is asked of it do not fit."""
     try:

@@ -20,7 +20,7 @@ from lmperf.wiring.dispatching import auto_of, slots_of
 from lmperf.wiring.saturation import resolve_with_saturation
 from lmperf.wiring.servers import server_model_of
 from lmperf.wiring.setting import Setting
-from lmperf.wiring.sources import SourceError
+from lmperf.wiring.sources import ONE_REALISATION, SourceError, recipe_of, seeds_of
 from lmperf.wiring.tune_ranking import Trial, best_of
 from lmperf.wiring.variants import (
     auto_rules,
@@ -92,7 +92,10 @@ class Tuner:
                 "another: give one slo: {ttft_ms: 500, attainment: 0.99}"
             )
         self._seats = server.limits.max_num_seqs
-        self._seeds = range(base.seed, base.seed + seeds)
+        recipe = recipe_of(base)
+        self._seeds = seeds_of(recipe, base.seed, seeds)
+        self.answer.seeds = len(self._seeds)
+        self._doubts = (ONE_REALISATION,) if recipe.one_realisation else tuple(too_few_seeds(seeds))
         self._workers = workers
         self._on_runs = on_runs
         self._reference: PolicyChoice | None = None
@@ -108,7 +111,7 @@ class Tuner:
         for load, scenario in self._scenarios.items():
             plan = resolved(setting.of(scenario))
             jobs += [job_of_plan(plan, label=label, load=load, seed=seed) for seed in self._seeds]
-        self.answer.notes = (*jobs[0].cell.recipe.notes, *too_few_seeds(len(self._seeds)))
+        self.answer.notes = (*jobs[0].cell.recipe.notes, *self._doubts)
         results = self._workers.map(run_replicated, jobs, self._on_runs(label))
         self._cells = Cells({**self._cells.results, **{(r.policy_label, r.load, r.seed): r for r in results}})
         choice = replace(setting.policy, label=label)

@@ -48,6 +48,10 @@ class Recipe(Protocol):
     def notes(self) -> tuple[str, ...]:
         """What was done to make it that a reader of results should know, sentences."""
 
+    @property
+    def one_realisation(self) -> bool:
+        """Every seed makes the same source."""
+
     def source(self, seed: int, growth: Mapping[str, float], share: Share = WHOLE) -> Source:
         """``share``: what of it one worker makes."""
 
@@ -64,6 +68,10 @@ class DrawnRecipe:
     @property
     def tenants(self) -> tuple[Tenant, ...]:
         return tuple(tenant for tenant, _ in self.traffics)
+
+    @property
+    def one_realisation(self) -> bool:
+        return False
 
     def source(self, seed: int, growth: Mapping[str, float], share: Share = WHOLE) -> Source:
         return Workload(
@@ -95,6 +103,10 @@ class ReplayRecipe:
     duration_ns: int | None = None
     block_tokens: int = MOONCAKE_BLOCK_TOKENS
     notes: tuple[str, ...] = ()
+
+    @property
+    def one_realisation(self) -> bool:
+        return self.duration_ns is None
 
     def source(self, seed: int, growth: Mapping[str, float], share: Share = WHOLE) -> Source:
         speed, factors = self.speed, dict(growth)

@@ -157,6 +157,14 @@ def test_a_foreign_parquet_file_is_no_trace(tmp_path):
     assert "not an lmperf trace" in done.stderr
 
 
+def test_a_trace_is_no_scenario(tmp_path):
+    """Said as what it is, with where it belongs; not that it should be saved as UTF-8."""
+    pq.write_table(pa.table({"x": [1]}), tmp_path / "requests.parquet")
+    done = invoke("capacity", "requests.parquet", cwd=tmp_path)
+    assert done.returncode == 104
+    assert "is a trace (parquet), and a scenario is asked for" in " ".join(done.stderr.split())
+
+
 def test_a_truncated_trace_is_named(a_run, tmp_path):
     """A parquet file that lost its end: which file, that it is cut off, and what may still help."""
     file = a_run / "requests.parquet"

@@ -325,3 +325,28 @@ def test_interrupted_before_its_first_trial_it_shows_no_empty_table(tmp_path, mo
     assert "nothing is recommended" in out.getvalue()
     assert "worst attained" not in out.getvalue()
     assert json.loads((tmp_path / "r/tune.json").read_text())["recommendation"] is None
+
+
+def test_a_trace_without_a_duration_is_one_realisation_and_has_no_interval(tmp_path):
+    """However many seeds are asked for, in tune and in simulate: all would be the same run, and zero width no certainty."""
+    rows = "".join(
+        f'{{"timestamp": {100 * n}, "input_length": {200 + 40 * (n % 7)}, "output_length": {20 + n % 30}, "hash_ids": [{n}]}}\n'
+        for n in range(120)
+    )
+    (tmp_path / "rows.jsonl").write_text(rows)
+    (tmp_path / "s.yaml").write_text(
+        "version: 1\nname: traced\nbackend: {kind: emulated}\npolicy: fifo\nslots: {sequences: 16, prefill_tokens: 2048}\n"
+        "trace: {path: rows.jsonl, tenants: {by: index, order: [chat, batch]}}\nload: {noisy: batch}\ntenants:\n"
+        "  chat: {slo: {ttft_ms: 500, attainment: 0.95}}\n  batch: {slo: {ttft_ms: 10000, attainment: 0.9}}\n"
+    )
+    for command, file in (("tune", "tune.json"), ("simulate", "comparison.json")):
+        out, err = io.StringIO(), io.StringIO()
+        flags = ["--policies", "wfq", "--seeds", "5", "--processes", "1", "--quiet", "--output-dir", command]
+        with chdir(tmp_path), redirect_stdout(out), redirect_stderr(err):
+            assert main([command, "s.yaml", *flags]) == 0, err.getvalue()
+        assert "so it has one realisation" in " ".join(out.getvalue().split())
+        assert "interval over" not in out.getvalue()
+        data = json.loads((tmp_path / command / file).read_text())
+        assert (data["seeds"] if command == "tune" else data["source"]["seeds"]) == 1
+    trials = json.loads((tmp_path / "tune/tune.json").read_text())["trials"]
+    assert {trial["worst_attainment"]["low"] for trial in trials} == {None}
