@@ -16,7 +16,6 @@ from lmperf.cli.live_checks import (
     live_data,
     live_flags,
     loads_around,
-    print_checks,
     refuse_missing_secrets,
 )
 from lmperf.cli.output import again, output_folder, results_folder, write_resolved
@@ -81,22 +80,23 @@ def run(args: argparse.Namespace) -> ExitCode:
             )
         progress.done()
         _say(console, answer)
+        console.print(f"written: {directory / FILE}", soft_wrap=True)
         best = answer.best
         if flags.asked and best is not None and best.capacity.found is not None and not answer.interrupted:
             base = under_policy(pinned(scenario, study.plan), best.choice) if choices is not None else scenario
             base = pinned(base, study.plan)
             load = best.capacity.found.load
             live = confirm_live(
+                console,
                 flags,
                 base,
                 loads_around(load),
                 directory,
                 progress,
                 on_check=lambda state: _write(directory, answer, state, command),
+                what=f"policy {best.choice.label}",
+                capacity=load,
             )
-            progress.done()
-            print_checks(console, live, what=f"policy {best.choice.label}", capacity=load)
-    console.print(f"written: {directory / FILE}", soft_wrap=True)
     return _exit_code(answer, live)
 
 

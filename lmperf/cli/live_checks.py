@@ -69,14 +69,19 @@ def live_flags(args: argparse.Namespace) -> LiveFlags:
 
 
 def confirm_live(
+    console: Console,
     flags: LiveFlags,
     scenario: Scenario,
     loads: Sequence[float],
     directory: Path,
     progress: Progress,
     on_check: Callable[[Confirmation], None],
+    *,
+    what: str,
+    capacity: float | None = None,
 ) -> Confirmation:
-    """Live runs at ``loads``, each as long as ``flags`` say; ``on_check`` sees every new state."""
+    """Live runs at ``loads``, each as long as ``flags`` say, and what they showed, printed also where the next one could not
+    begin. ``what`` was run; ``capacity``: the load that is to be confirmed as one. ``on_check`` sees every new state."""
 
     def run(variant: Scenario, plan: Plan, options: LiveOptions) -> RunResult:
         return run_once(variant, plan, options, progress)
@@ -84,17 +89,28 @@ def confirm_live(
     def on_load(load: float, number: int, total: int) -> None:
         progress.stage(f"[{number} of {total}] live at load {load:.4g}, {flags.duration_s:g} s of arrivals")
 
-    return confirm(
-        scenario,
-        loads,
-        duration_s=flags.duration_s,
-        directory=directory,
-        percentiles=flags.percentiles,
-        ready_timeout_s=flags.ready_timeout_s,
-        run=run,
-        on_load=on_load,
-        on_check=on_check,
-    )
+    found = Confirmation()
+
+    def keep(state: Confirmation) -> None:
+        nonlocal found
+        found = state
+        on_check(state)
+
+    try:
+        return confirm(
+            scenario,
+            loads,
+            duration_s=flags.duration_s,
+            directory=directory,
+            percentiles=flags.percentiles,
+            ready_timeout_s=flags.ready_timeout_s,
+            run=run,
+            on_load=on_load,
+            on_check=keep,
+        )
+    finally:
+        progress.done()
+        print_checks(console, found, what=what, capacity=capacity)
 
 
 def print_checks(console: Console, live: Confirmation, *, what: str, capacity: float | None = None) -> None:
@@ -129,7 +145,8 @@ def checks_table(checks: Sequence[LiveCheck], what: str) -> FittedTable:
 def agreement(live: Confirmation, capacity: float | None = None) -> str:
     """How far live and simulated agree, in one sentence, with what the live runs could not show."""
     checks = live.checks
-    cut = f"interrupted after {len(checks)} of {len(live.loads)} live loads" if live.interrupted else ""
+    how = "interrupted" if live.interrupted else "stopped"
+    cut = "" if live.complete else f"{how} after {len(checks)} of {len(live.loads)} live loads"
     if not checks:
         return f"{cut or 'no live run was made'}: none came to its end"
     agreeing = sum(check.agrees for check in checks)

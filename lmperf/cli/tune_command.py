@@ -9,7 +9,7 @@ import msgspec
 from rich.console import Console
 
 from lmperf.cli.counting import counted
-from lmperf.cli.live_checks import codes_of, confirm_live, live_data, live_flags, print_checks, refuse_missing_secrets
+from lmperf.cli.live_checks import codes_of, confirm_live, live_data, live_flags, refuse_missing_secrets
 from lmperf.cli.output import again, output_folder, results_folder, write_resolved
 from lmperf.cli.scenarios import named_scenario
 from lmperf.cli.tune_text import answer_data, recommendation, trials_table
@@ -46,20 +46,20 @@ def run(args: argparse.Namespace) -> ExitCode:
             progress.done()
             _write(directory, answer, live, command)
             _say(console, answer)
+            console.print(f"written: {directory / FILE}", soft_wrap=True)
             best = answer.best
             if flags.asked and best is not None and not answer.interrupted:
                 variant = best.setting.of(answer.scenario)
                 live = confirm_live(
+                    console,
                     flags,
                     variant,
                     (1.0,),
                     directory,
                     progress,
                     on_check=lambda state: _write(directory, answer, state, command),
+                    what=f"the recommended setting, raised load ({best.setting.label})",
                 )
-                progress.done()
-                print_checks(console, live, what=f"the recommended setting, raised load ({best.setting.label})")
-    console.print(f"written: {directory / FILE}", soft_wrap=True)
     return _exit_code(answer, live)
 
 

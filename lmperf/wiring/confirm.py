@@ -125,8 +125,8 @@ def confirm(
     on_load: Callable[[float, int, int], None] = lambda _load, _number, _total: None,
     on_check: Callable[[Confirmation], None] = lambda _: None,
 ) -> Confirmation:
-    """A live run at each load, in turn, each into a folder of its own, until one is interrupted; ``on_check`` sees every new
-    state."""
+    """A live run at each load, in turn, each into a folder of its own, until one is interrupted or its server fails;
+    ``on_check`` sees every new state."""
     found = Confirmation(tuple(loads))
     # Before the first: what a run that dies leaves behind says what it was about to do.
     on_check(found)
@@ -143,6 +143,8 @@ def confirm(
                 raise KeyboardInterrupt
             found.checks.append(LiveCheck(load, _checks(plan, result), result))
             on_check(found)
+            if result.target_failed is not None:
+                break
     except KeyboardInterrupt:
         found.interrupted = True
         on_check(found)

@@ -22,11 +22,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 from scipy import optimize, stats
 
+from backends.protocol import BackendError
 from lmperf.__main__ import main
 from lmperf.cli.capacity_text import sentence
-from lmperf.cli.live_checks import agreement, codes_of
+from lmperf.cli.live_checks import LiveFlags, agreement, codes_of, confirm_live
 from lmperf.cli.run_command import run_once
 from lmperf.console import Progress
 from lmperf.exit_codes import ExitCode
@@ -693,6 +695,41 @@ def test_a_live_confirmation_runs_the_load_that_was_simulated(tmp_path):
     again = load_scenario(tmp_path / "live-0.5/scenario.resolved.yaml", known=installed())
     assert again.model.tenants["only"].rate == RATE / 2
     assert again.model.duration_s == 2.0
+
+
+def test_what_live_runs_showed_is_said_where_the_next_one_cannot_begin(tmp_path, monkeypatch):
+    """Its server is gone: the first load's table and how many are missing, and then the error."""
+    one_at_a_time(tmp_path)
+    text = scenario_text("constant", duration_s=300, wait_s=5.0, attainment=0.9)
+    (tmp_path / "s.yaml").write_text(text.replace("warmup_s: 5\n", ""))
+    scenario = load_scenario(tmp_path / "s.yaml", known=installed())
+    runs, states = [], []
+
+    def run(*args):
+        runs.append(args)
+        if len(runs) == 2:
+            raise BackendError("was not ready within 5 s")
+        return run_once(*args)
+
+    monkeypatch.setattr("lmperf.cli.live_checks.run_once", run)
+    console = Console(width=100, file=io.StringIO(), markup=False)
+    with pytest.raises(BackendError, match="not ready"):
+        confirm_live(
+            console,
+            LiveFlags(asked=True, duration_s=2.0, ready_timeout_s=5.0, percentiles=(50.0, 99.0)),
+            pinned(scenario, resolve_with_saturation(scenario)),
+            [0.5, 0.6, 0.7],
+            tmp_path,
+            Progress(quiet=True),
+            states.append,
+            what="policy fifo",
+        )
+    said = console.file.getvalue()
+    assert "live beside simulated, the same arrivals: policy fifo" in said
+    assert "agree at 1 of 1 loads" in said
+    assert "stopped after 1 of 3 live loads" in said
+    assert states[-1].loads == (0.5, 0.6, 0.7)
+    assert not states[-1].complete
 
 
 def confirmed(*live, loads=(0.9, 1.0, 1.1), interrupted=False):
