@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
-from mypy_extensions import mypyc_attr
 
 from scheduler.admission import Admission
 from scheduler.backend_slots import BackendSlots
@@ -44,6 +43,7 @@ from scheduler.events import (
     Tick,
     WakeAt,
 )
+from scheduler.extensible import mypyc_attr
 from scheduler.policies.build import PolicyContext, build_policy
 from scheduler.request import Request
 from scheduler.routing import Router

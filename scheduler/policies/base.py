@@ -13,9 +13,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import ClassVar, Generic, TypeVar
 
-from mypy_extensions import mypyc_attr
-
 from scheduler.cost import CostModel
+from scheduler.extensible import mypyc_attr
 from scheduler.keyed_heap import Key, KeyedHeap
 from scheduler.lateness import Late, LateRule
 from scheduler.output_estimate import OutputEstimate

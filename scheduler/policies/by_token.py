@@ -11,9 +11,8 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import TypeVar
 
-from mypy_extensions import mypyc_attr
-
 from scheduler.cost import CostModel
+from scheduler.extensible import mypyc_attr
 from scheduler.lateness import LateRule
 from scheduler.policies.base import Charge, TenantPolicy, TenantState
 from scheduler.request import Request

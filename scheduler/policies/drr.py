@@ -20,9 +20,8 @@ import math
 from collections.abc import Sequence
 from typing import ClassVar
 
-from mypy_extensions import mypyc_attr
-
 from scheduler.cost import CostModel
+from scheduler.extensible import mypyc_attr
 from scheduler.keyed_heap import Key
 from scheduler.lateness import LateRule
 from scheduler.output_estimate import EWMA_FACTOR

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from mypy_extensions import mypyc_attr
-
+from scheduler.extensible import mypyc_attr
 from scheduler.policies.base import TenantPolicy, TenantState
 from tenants.tenant import Tenant
 

@@ -25,10 +25,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import ClassVar
 
-from mypy_extensions import mypyc_attr
-
 from scheduler.bucket import TokenBucket
 from scheduler.cost import CostModel
+from scheduler.extensible import mypyc_attr
 from scheduler.keyed_heap import Key
 from scheduler.lateness import LateRule
 from scheduler.policies.awaiting import Awaiting

@@ -24,9 +24,8 @@ from __future__ import annotations
 
 from typing import ClassVar, TypeVar
 
-from mypy_extensions import mypyc_attr
-
 from scheduler.cost import CostModel
+from scheduler.extensible import mypyc_attr
 from scheduler.keyed_heap import Key
 from scheduler.lateness import LateRule
 from scheduler.policies.base import Charge, TenantPolicy, TenantState

@@ -17,8 +17,7 @@ from __future__ import annotations
 
 import heapq
 
-from mypy_extensions import mypyc_attr
-
+from scheduler.extensible import mypyc_attr
 from scheduler.request import Request
 from scheduler.server_model.prefix_cache import BLOCK_TOKENS, PrefixCache
 from scheduler.server_model.protocol import Plan, Sequence, StepResult

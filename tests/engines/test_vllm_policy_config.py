@@ -162,10 +162,12 @@ def test_the_engines_python_needs_what_vllm_brings_and_nothing_else():
     paths = [str(ROOT), *(path for path in sys.path if path.endswith("site-packages"))]
     code = (
         f"import sys; sys.path[:0] = {paths!r}\n"
+        "sys.modules['mypy_extensions'] = None\n"  # as where it is not installed
         "import json, backends.vllm_policy.queue, backends.vllm_policy.config\n"
         "from scheduler.policies.build import POLICIES\n"
         "for name in POLICIES.names(): POLICIES.load(name)\n"
-        "print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules} - set(sys.stdlib_module_names))))"
+        "found = {name.partition('.')[0] for name, module in sys.modules.items() if module is not None}\n"
+        "print(json.dumps(sorted(found - set(sys.stdlib_module_names))))"
     )
     # -S: no start-up hooks of installed packages, which import what they like.
     done = subprocess.run([sys.executable, "-S", "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
