@@ -70,7 +70,7 @@ class Calibration:
     def intervals(self) -> dict[str, Interval95]:
         """Of the law's parameters, 95%: over captures, where there are three or more and each could be held out; of fewer
         within the run."""
-        return self.over_captures() or self._told(no_narrower(self.within, self.spans.intervals))
+        return self.over_captures() or self._told(self.within)
 
     def over_captures(self) -> dict[str, Interval95]:
         return self._told(_intervals(self.spec.law, self.held_out)) if self.all_held_out else {}
@@ -81,7 +81,8 @@ class Calibration:
 
     def _told(self, intervals: dict[str, Interval95]) -> dict[str, Interval95]:
         """An interval would say how little they move, and not how well they are known."""
-        return {name: found for name, found in intervals.items() if name not in self.not_told()}
+        untold = self.not_told()
+        return {name: found for name, found in intervals.items() if name not in untold}
 
     def left_out_range(self) -> dict[str, tuple[float, float]]:
         """The least and greatest value of each parameter that is not 0, as captures are left out."""
