@@ -9,7 +9,7 @@ help:
 	@echo "make demo          set up, then the main job on the embedded server (about 90 s)"
 	@echo "make test          set up, then the tests (minutes)"
 	@echo "make test-engines  the tests that need a real engine: vLLM on the CPU (installs 3.5 GB once, in a cache)"
-	@echo "make compile       the scheduling core as machine code: simulations more than twice as fast (make uncompile undoes it)"
+	@echo "make compile       the core as machine code: simulations twice as fast, a cheaper client (make uncompile undoes it)"
 	@echo "make check         lint, types, import rules"
 	@echo "make bench         the benchmarks that docs/ quotes, with the core compiled where that can be"
 	@echo "make fuzz          fuzz the HTTP and SSE decoding, guided by coverage (FUZZ_SECONDS=60)"
@@ -46,7 +46,7 @@ test-compiled: setup
 	{ git ls-files -z; git ls-files -oz --exclude-standard; } | tar --null -T - -cf - | tar -xf - -C $(COMPILED)
 	test ! -e ../shared || ln -sfn "$(abspath ../shared)" build/shared
 	cd $(COMPILED) && "$(abspath $(BIN))/python" -m lmperf.compiled
-	cd $(COMPILED) && "$(abspath $(BIN))/python" -m pytest -m "not engine" tests/scheduler tests/offline tests/calibration -n 2
+	cd $(COMPILED) && "$(abspath $(BIN))/python" -m pytest -m "not engine" tests/scheduler tests/offline tests/calibration tests/wire tests/live tests/workers -n 2
 
 check: lint types imports
 

@@ -21,6 +21,7 @@ from typing import Self
 import msgspec
 
 from benchmarks.fast_server import Stats, Truth
+from lmperf import compiled
 
 ROOT = Path(__file__).resolve().parent.parent
 RSS_UNIT = 1 if sys.platform == "darwin" else 1024
@@ -140,5 +141,6 @@ def _cpu_s(usage: resource.struct_rusage) -> float:
 
 
 def machine() -> str:
-    """The machine as a table's title states it."""
-    return f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f} at the start"
+    """The machine, and what lmperf is on it, as a table's title states it."""
+    ours = "compiled" if compiled.state().compiled else "plain Python"
+    return f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f} at the start, lmperf is {ours}"

@@ -1,6 +1,6 @@
 """What a token costs lmperf and another client *at the same moment*: pairs of runs, side by side.
 
-    python -m benchmarks.client_pairs [--pairs 8] [--tokens 100,400] [--rounds 8] [--against protocol,vllm]
+    python -m benchmarks.client_pairs [--pairs 8] [--tokens 100,400] [--rounds 8] [--against protocol,vllm,plain]
 
 A shared machine changes from minute to minute by more than two clients differ, so runs one after another say little. Here
 both run at once, each against a server of its own. With four cores or more each of the four processes has one to itself;
@@ -8,6 +8,8 @@ with two, each client has one and shares it with the *other's* server, and from 
 disturbs the one disturbs the other. lmperf starts when the other has all its users' streams open, so that the start-up of
 neither is in the steady part of the other. Costs are those of :mod:`benchmarks.client_cost`: all CPU time of the client's
 processes between the 15% and the 90% of its run, over the tokens of that time.
+
+``plain`` is lmperf itself in plain Python, where it is compiled (``lmperf.compiled``) otherwise.
 
 The figure is the ratio of a pair; printed are its median, least and largest over the pairs, and each pair's costs. The longer
 the answers, the less of a token's cost is its request's. Ctrl-C and SIGTERM end it with the summary of the pairs
@@ -20,18 +22,21 @@ import argparse
 import os
 import statistics
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from benchmarks.client_cost import STREAMS, Run, run_once
 from benchmarks.client_harness import BenchError, FastServer, machine
 from benchmarks.client_peers import AIOHTTP, LMPERF, PROTOCOL, VLLM, Client, NotHere
+from benchmarks.plain_copy import copied
 from lmperf.cli.stopping import heard_once
 
-PEERS = {"protocol": PROTOCOL, "aiohttp": AIOHTTP, "vllm": VLLM}
+PEERS = {"protocol": PROTOCOL, "aiohttp": AIOHTTP, "vllm": VLLM, "plain": LMPERF}
 INTERRUPTED = 130
 """The exit code of a benchmark that was cut short, as of any command that SIGINT ended."""
 
@@ -139,11 +144,12 @@ def main() -> None:
     lines: list[str] = []
     interrupted = False
     try:
-        with heard_once():
+        with heard_once(), tempfile.TemporaryDirectory(prefix="lmperf-plain-") as folder:
             for name in args.against.split(","):
+                peer = _in_plain_python(Path(folder)) if name == "plain" else PEERS[name]
                 for tokens in map(int, args.tokens.split(",")):
                     rounds = max(2, round(args.rounds * 100 / tokens))
-                    _against(PEERS[name], tokens, pairs=args.pairs, rounds=rounds, lines=lines)
+                    _against(peer, tokens, pairs=args.pairs, rounds=rounds, lines=lines)
     except KeyboardInterrupt:
         interrupted = True
     head = ("lmperf beside", "tokens", "median", "least", "most", "pairs", "us/token", "the other")
@@ -152,6 +158,10 @@ def main() -> None:
     if interrupted:
         print("interrupted: of the pairs that were finished", flush=True)
         sys.exit(INTERRUPTED)
+
+
+def _in_plain_python(folder: Path) -> Client:
+    return replace(LMPERF, name="lmperf, plain Python", env={"PYTHONPATH": str(copied(folder))})
 
 
 def _against(peer: Client, tokens: int, *, pairs: int, rounds: int, lines: list[str]) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,11 +18,11 @@ import time
 from pathlib import Path
 from statistics import median
 
+from benchmarks.plain_copy import copied
 from benchmarks.simulator_speed import POLICIES, TRACE, job
 from loadgen.offline.cell import figures, record_cell
 
 HOME = Path(__file__).resolve().parent.parent
-PACKAGES = ("tenants", "scheduler", "backends", "loadgen", "lmperf", "benchmarks", "scenarios")
 
 
 def once(policy: str) -> None:
@@ -38,12 +37,6 @@ def once(policy: str) -> None:
     for values in (columns.arrival_ns, columns.end_ns, columns.output_tokens):
         digest.update(values.tobytes())
     print(json.dumps({"requests_per_s": len(columns) / took_s, "digest": digest.hexdigest()}))
-
-
-def copied(folder: Path) -> Path:
-    for name in PACKAGES:
-        shutil.copytree(HOME / name, folder / name, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
-    return folder
 
 
 def run(folder: Path, policy: str) -> dict[str, float | str]:

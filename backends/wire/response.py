@@ -70,6 +70,8 @@ class Response:
         "text",
     )
 
+    __deletable__ = ("_parse", "_parser")  # which the compiler wants to be told
+
     def __init__(
         self, answer: TimedAnswer, options: WireOptions, loop: asyncio.AbstractEventLoop, *, each: bool = True
     ) -> None:

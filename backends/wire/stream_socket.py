@@ -16,9 +16,12 @@ import struct
 import sys
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from backends.protocol import Clock
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64  # an int, and one of the machine's where this is compiled (lmperf.compiled)
 
 _READ_MOST = 64 << 10
 _TIMESPEC = struct.Struct("qq")
@@ -99,7 +102,9 @@ class ReceiptClock:
     def __init__(self, clock: Clock, wall: Clock | None = None) -> None:
         self._clock = clock
         self._wall = wall or time.time_ns
-        self.offset_ns = self.from_ns = self.until_ns = 0
+        self.offset_ns: i64 = 0
+        self.from_ns: i64 = 0
+        self.until_ns: i64 = 0
         self._ages = False
         self.compare_clocks()
         self.until_ns = self.from_ns
@@ -125,7 +130,7 @@ class ReceiptClock:
         offset_ns = self.offset_ns
         self.compare_clocks()
         read_ns = self._clock()
-        if abs(self.offset_ns - offset_ns) > _STEP_NS:
+        if not -_STEP_NS <= self.offset_ns - offset_ns <= _STEP_NS:
             self._before_ns, self._noticed_ns, self._wall_then_ns = offset_ns, read_ns, self._wall()
         self.from_ns = max(self.from_ns, self._wall_then_ns)
         if not self._ages:
@@ -242,6 +247,8 @@ class StreamSocket:
                 failed(exc)
                 return
             if ancillary:
+                seconds: i64
+                ns: i64
                 seconds, ns = _timespec(ancillary[0][2])
                 stamp_ns = seconds * 1_000_000_000 + ns
                 if receipt.from_ns <= stamp_ns < receipt.until_ns:

@@ -21,6 +21,7 @@ TEXT_BYTES = bytes(byte for byte in range(0x20, 0x7F) if byte not in b'"\\')
 """What may stand inside a JSON string as it is, and means itself whatever stands beside it."""
 
 _EVENT, _EVENT_END, _CRLF = b"data: ", b"\n\n", b"\r\n"
+_LEAST_EVENT = len(_EVENT) + len(_EVENT_END)
 _ZERO = ord("0")
 _ONE_DIGIT = b"0"
 _LENGTHS_KEPT = 1024
@@ -50,14 +51,13 @@ class Template:
 
 def whole_event(data: bytes) -> bytes | None:
     """The event of ``data`` if that is exactly one HTTP chunk, and the event exactly one ``data: `` line; else None."""
-    size, line_end, rest = data.partition(_CRLF)
-    event = rest[:-2]
-    if not line_end or rest[-2:] != _CRLF or size.lower() != b"%x" % len(event):
+    size, line_end, event = data.removesuffix(_CRLF).partition(_CRLF)
+    if not line_end or not data.endswith(_CRLF) or size.lower() != b"%x" % len(event):
         return None
-    body = event[len(_EVENT) : -len(_EVENT_END)]
-    if not event.startswith(_EVENT) or not event.endswith(_EVENT_END) or b"\n" in body or b"\r" in body:
+    if len(event) < _LEAST_EVENT or not event.startswith(_EVENT) or not event.endswith(_EVENT_END):
         return None
-    return event
+    body = payload_of(event)
+    return None if b"\n" in body or b"\r" in body else event
 
 
 def payload_of(event: bytes) -> bytes:
@@ -83,7 +83,7 @@ def taker(
     """
     between = template.between or b""
     lead, tail = _EVENT + template.before, template.after + _EVENT_END + _CRLF
-    end = -len(tail)
+    around, end = len(tail), -len(tail)
     lines = _SIZE_LINES_UPPER if upper else _SIZE_LINES
     heads: dict[int, bytes] = {}  # what stands before the text, by the length of a chunk
     proven = _proven(template.between)
@@ -113,7 +113,7 @@ def taker(
 
     def take(data: bytes, arrived_ns: int) -> None:
         head = heads.get(len(data)) or head_of(len(data))
-        if data.startswith(head) and data.endswith(tail):
+        if len(data) > len(head) + around and data.startswith(head) and data.endswith(tail):
             piece = data[len(head) : end]
             if piece in proven or proves(piece):
                 stamp(arrived_ns)

@@ -39,6 +39,7 @@ from scheduler.events import (
     Tick,
     WakeAt,
 )
+from scheduler.extensible import mypyc_attr
 from scheduler.request import Request, Status
 
 _LEAST_SLEEP_S = 0.001
@@ -202,6 +203,7 @@ class WakeTimer:
         self._on_due()
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class LiveDriver:
     """Feeds one dispatcher from one event loop. ``now_ns``: monotonic ns since the run's start."""
 

@@ -92,6 +92,17 @@ def test_removing_leaves_the_sources_alone(home):
     assert compiled.main(["--remove"]) == 0
 
 
+def test_removing_finds_what_an_earlier_version_compiled(home):
+    """Its binary would hide a module that is plain now, wherever in the package it lies."""
+    (home / "core/deeper").mkdir()
+    pretend_compiled(home)
+    before = left(home)
+    (home / f"core/deeper/three{compiled._SUFFIX}").write_bytes(b"")
+    assert left(home) != before
+    compiled.remove()
+    assert left(home) == []
+
+
 def test_what_cannot_be_compiled_leaves_what_was_there_and_says_why(home, capsys):
     """The compiler's own words, of the place in the source."""
     pretend_compiled(home)
