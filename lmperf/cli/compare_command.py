@@ -51,8 +51,9 @@ def run(args: argparse.Namespace) -> ExitCode:
     invalid = [reason for side in (base, *others) for reason in side.invalid]
     for reason in invalid:
         print(f"INVALID RUN: {reason}", file=sys.stderr)
-    regressed = [other.name for other in others if _compare(pair_of(base, other), args.tolerance)]
-    codes = [ExitCode.OK]
+    found = {other.name: _compare(pair_of(base, other), args.tolerance) for other in others}
+    regressed = [name for name, code in found.items() if code is ExitCode.REGRESSION]
+    codes = [ExitCode.UNDECIDED if args.strict and ExitCode.UNDECIDED in found.values() else ExitCode.OK]
     if invalid:
         codes.append(ExitCode.INVALID)
     if regressed:
@@ -66,8 +67,8 @@ def run(args: argparse.Namespace) -> ExitCode:
     return worst(codes)
 
 
-def _compare(pair: Pair, tolerance: float) -> bool:
-    """Prints one comparison; True for a regression."""
+def _compare(pair: Pair, tolerance: float) -> ExitCode:
+    """Prints one comparison: OK, a regression, or undecided for want of an interval."""
     found = differences(pair)
     console = results_console()
     for side in (pair.base, pair.run):
@@ -76,12 +77,24 @@ def _compare(pair: Pair, tolerance: float) -> bool:
     console.print(_table(found, tolerance))
     console.print(f"95% interval of the difference: {pair.how}", soft_wrap=True)
     regressed = [one for one in found if one.regressed(tolerance)]
-    if not regressed:
-        console.print(f"no figure is worse by more than {tolerance:.0%} and beyond chance", soft_wrap=True)
-        return False
-    named = ", ".join(f"{one.tenant} {one.figure.removesuffix(' ms')}" for one in regressed)
-    console.print(f"REGRESSION beyond {tolerance:.0%}: {named}", soft_wrap=True)
-    return True
+    undecided = [one for one in found if one.undecided(tolerance)]
+    if undecided:
+        console.print(
+            f"UNDECIDED, worse by more than {tolerance:.0%} without an interval to tell it from chance: {_named(undecided)}; "
+            "longer runs or repeats decide",
+            soft_wrap=True,
+        )
+    if regressed:
+        console.print(f"REGRESSION beyond {tolerance:.0%}: {_named(regressed)}", soft_wrap=True)
+        return ExitCode.REGRESSION
+    if undecided:
+        return ExitCode.UNDECIDED
+    console.print(f"no figure is worse by more than {tolerance:.0%} and beyond chance", soft_wrap=True)
+    return ExitCode.OK
+
+
+def _named(found: list[Difference]) -> str:
+    return ", ".join(f"{one.tenant} {one.figure.removesuffix(' ms')}" for one in found)
 
 
 def _table(found: list[Difference], tolerance: float) -> FittedTable:
@@ -117,6 +130,8 @@ def _change(one: Difference) -> str:
 def _word(one: Difference, tolerance: float) -> Text:
     if one.regressed(tolerance):
         return Text("WORSE", style="bold red")
+    if one.undecided(tolerance):
+        return Text("undecided", style="yellow")
     if one.within_noise:
         return Text("may be chance", style="dim")
     return Text("within the tolerance" if one.interval is not None and _worse(one) else "", style="dim")

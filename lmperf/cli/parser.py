@@ -330,7 +330,8 @@ def _report(parser: argparse.ArgumentParser) -> None:
 def _compare(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Runs side by side, with 95% intervals of their differences; exits with 108 when a later one is worse than the first "
-        "beyond --tolerance and beyond chance. A folder of run folders (one a seed) counts as one side: with five or more, "
+        "beyond --tolerance and beyond chance; what has no interval, as of short runs, is undecided. A folder of run folders "
+        "(one a seed) counts as one side: with five or more, "
         "runs of one seed are paired. An invalid run exits with 107, also when it is worse; both are printed. Folders of "
         "lmperf simulate, of one trace or one scenario, stand side by side too, and a run beside what was simulated of its "
         "arrivals; nothing of these is judged."
@@ -343,6 +344,9 @@ def _compare(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--tolerance", type=float, default=0.1, metavar="X", help="relative growth allowed (default 0.1)"
+    )
+    parser.add_argument(
+        "--strict", action="store_true", help="exit with 98 when what is worse has no interval to tell it from chance"
     )
     parser.add_argument(
         "--output-dir",

@@ -3,8 +3,8 @@
 A latency regresses when it grows by more than the tolerance, attainment and rates when they fall by more. A percentile that
 was never reached (it fell among requests without an answer) is worse than any that was. Where the interval of the
 difference (:mod:`tenants.measures.difference`) holds 0, chance alone may have made it, whatever its size; of runs that
-are known by their summaries alone, overlapping intervals of the figures say the same. The cache hit share stands beside and
-never regresses: what it gains or costs is in TTFT.
+are known by their summaries alone, overlapping intervals of the figures say the same. Without any interval a difference
+beyond the tolerance is undecided. The cache hit share stands beside and never regresses: what it gains or costs is in TTFT.
 """
 
 from __future__ import annotations
@@ -77,6 +77,13 @@ class Difference:
         return change_of(self.base, self.run, share=self.share)
 
     @property
+    def has_interval(self) -> bool:
+        """Whether anything is known of what chance alone would do."""
+        if self.interval is not None:
+            return True
+        return all(side is not None and side.interval is not None for side in (self.base, self.run))
+
+    @property
     def within_noise(self) -> bool:
         """True when chance alone may have made the difference; without any interval nothing is known of it."""
         if self.interval is not None:
@@ -87,9 +94,21 @@ class Difference:
         return a is not None and b is not None and a.low <= _high(b) and b.low <= _high(a)
 
     def regressed(self, tolerance: float) -> bool:
-        """True when the run is worse by more than ``tolerance``, and not by chance alone as far as that is known."""
+        """True when the run is worse by more than ``tolerance``, and not by chance alone."""
+        return self._beyond(tolerance) and not self.within_noise and (self.has_interval or self._lost)
+
+    def undecided(self, tolerance: float) -> bool:
+        """True when it is worse by more than ``tolerance`` and nothing tells whether by chance alone."""
+        return self._beyond(tolerance) and not self.has_interval and not self._lost
+
+    @property
+    def _lost(self) -> bool:
+        """A percentile that is no longer reached needs no interval."""
+        return self.change == math.inf
+
+    def _beyond(self, tolerance: float) -> bool:
         change = self.change
-        if change is None or self.higher_is_worse is None or self.within_noise:
+        if change is None or self.higher_is_worse is None:
             return False
         return (change if self.higher_is_worse else -change) > tolerance
 

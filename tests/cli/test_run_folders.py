@@ -40,6 +40,15 @@ def slower(run, folder, factor):
     return folder
 
 
+def five(run, folder, factor):
+    """A folder of five such runs, of seeds of their own, whose TTFT are nearly ``factor`` times as long."""
+    folder.mkdir()
+    for seed in range(5):
+        inner = slower(run, folder / str(seed), factor * (1 + 0.002 * seed))
+        write_summary(msgspec.structs.replace(read_summary(inner), seed=seed), inner)
+    return folder
+
+
 # -- report ----------------------------------------------------------------------------------------------------------
 
 
@@ -88,14 +97,28 @@ def test_a_run_equals_itself(a_run, tmp_path):
 @pytest.mark.parametrize(("factor", "tolerance", "code"), [(1.3, 0.1, 108), (1.3, 0.4, 0), (0.5, 0.1, 0)])
 def test_a_regression_beyond_the_tolerance_is_108(a_run, tmp_path, factor, tolerance, code):
     """Growth above the tolerance is worse, growth within it and every gain are not; the sign is that of the change."""
-    other = slower(a_run, tmp_path / "other", factor)
-    done = invoke("compare", a_run, other, "--tolerance", tolerance, cwd=tmp_path)
+    base, other = five(a_run, tmp_path / "base", 1.0), five(a_run, tmp_path / "other", factor)
+    done = invoke("compare", base, other, "--tolerance", tolerance, cwd=tmp_path)
     assert done.returncode == code, done
     assert f"{factor - 1:+.1%}" in done.stdout
     assert ("REGRESSION" in done.stdout) is (code == 108)
     if code == 108:
         assert "chat ttft p99" in done.stdout
         assert "e2e" not in done.stdout.partition("REGRESSION")[2]
+
+
+@pytest.mark.parametrize(("flags", "code"), [((), 0), (("--strict",), 98)])
+def test_what_is_worse_without_an_interval_is_undecided(a_run, tmp_path, flags, code):
+    """Two short runs of one server differ by more than any tolerance: that alone must not fail a build, and is named."""
+    other = slower(a_run, tmp_path / "other", 1.3)
+    done = invoke("compare", a_run, other, *flags, cwd=tmp_path)
+    assert done.returncode == code, done
+    assert "REGRESSION" not in done.stdout
+    assert "WORSE" not in done.stdout
+    named = done.stdout.partition("UNDECIDED")[2]
+    assert "chat ttft p99" in named
+    assert "e2e" not in named
+    assert "no figure is worse" not in done.stdout
 
 
 def test_a_percentile_that_is_no_longer_reached_is_a_regression(a_run, tmp_path):
@@ -144,13 +167,13 @@ def test_an_open_and_a_closed_loop_are_not_compared(a_run, tmp_path):
 
 def test_an_invalid_run_proves_no_regression_and_hides_none(a_run, tmp_path):
     """107 stands before 108: the slower run was the generator's own fault. Both reasons are said, and which code it is."""
-    other = slower(a_run, tmp_path / "slow", 3.0)
-    summary = read_summary(other)
+    base, other = five(a_run, tmp_path / "base", 1.0), five(a_run, tmp_path / "slow", 3.0)
+    summary = read_summary(other / "0")
     validity = msgspec.structs.replace(summary.validity, valid=False, reasons=["the generator itself fell behind"])
-    write_summary(msgspec.structs.replace(summary, validity=validity), other)
-    done = invoke("compare", a_run, other, cwd=tmp_path)
+    write_summary(msgspec.structs.replace(summary, validity=validity), other / "0")
+    done = invoke("compare", base, other, cwd=tmp_path)
     assert done.returncode == 107
-    assert f"INVALID RUN: {other}: the generator itself fell behind" in done.stderr
+    assert f"INVALID RUN: {other / '0'}: the generator itself fell behind" in done.stderr
     assert "REGRESSION" in done.stdout
     assert f"108, a regression in {other}; the code is 107" in done.stderr
 
@@ -259,6 +282,6 @@ def test_long_runs_are_compared_with_intervals_from_their_rows(tmp_path):
 
 def test_three_runs_are_compared_with_the_first(a_run, tmp_path):
     """The worst of them decides the code."""
-    good, bad = slower(a_run, tmp_path / "good", 1.0), slower(a_run, tmp_path / "bad", 2.0)
-    assert invoke("compare", a_run, good, bad, cwd=tmp_path).returncode == 108
-    assert invoke("compare", bad, good, a_run, cwd=tmp_path).returncode == 0
+    first, good, bad = (five(a_run, tmp_path / name, by) for name, by in (("first", 1.0), ("good", 1.0), ("bad", 2.0)))
+    assert invoke("compare", first, good, bad, cwd=tmp_path).returncode == 108
+    assert invoke("compare", bad, good, first, cwd=tmp_path).returncode == 0
