@@ -161,7 +161,8 @@ def main() -> None:
 
 
 def _in_plain_python(folder: Path) -> Client:
-    return replace(LMPERF, name="lmperf, plain Python", env={"PYTHONPATH": str(copied(folder))})
+    path = os.pathsep.join(filter(None, (str(copied(folder)), os.environ.get("PYTHONPATH"))))
+    return replace(LMPERF, name="lmperf, plain Python", env={"PYTHONPATH": path})
 
 
 def _against(peer: Client, tokens: int, *, pairs: int, rounds: int, lines: list[str]) -> None:
