@@ -6,6 +6,7 @@ arrival, queue nor tenant; :mod:`backends.outcome` joins its result with the sch
 
 from __future__ import annotations
 
+import asyncio
 from array import array
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple, Protocol
@@ -71,6 +72,15 @@ class WireResult(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: str | None = None
 
 
+class GivenUp(asyncio.CancelledError):
+    """A call was cancelled on its way: the stamps of :class:`WireResult`, as far as it had come."""
+
+    def __init__(self, connect_ns: int | None, sent_ns: int | None) -> None:
+        super().__init__()
+        self.connect_ns = connect_ns
+        self.sent_ns = sent_ns
+
+
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """What a server was found to offer; None means it was not asked."""
 
@@ -117,8 +127,8 @@ class ModelBackend(Protocol):
 
     def generate(self, call: Call, on_tokens: OnTokens, *, each: bool = True) -> Awaitable[WireResult]:
         """Run one call. Never raises for what a server or network does: that is in the result. Cancelling the awaitable
-        closes the stream. ``each``: ``on_tokens`` is told of every chunk as it arrives; else only the first need be, and
-        the others are before the call ends."""
+        closes the stream, and raises :class:`GivenUp` where it is known whether the call was sent. ``each``: ``on_tokens`` is
+        told of every chunk as it arrives; else only the first need be, and the others are before the call ends."""
 
     async def warm_up(self, connections: int) -> None:
         """Open ``connections`` sockets (or what stands for them) before the clock starts."""

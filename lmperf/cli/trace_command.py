@@ -22,6 +22,7 @@ from loadgen.trace.read import is_own, read_any
 from loadgen.trace.rows import TraceRows
 from loadgen.trace.tenant_rule import TenantRule
 from loadgen.trace.transform import describe, scale, slice_rows, slice_time
+from loadgen.trace.writer import TRACE_FILE
 
 
 def run(args: argparse.Namespace) -> ExitCode:
@@ -37,7 +38,7 @@ def run(args: argparse.Namespace) -> ExitCode:
     if not len(rows):
         raise TraceError(path, _nothing(path, args, rows))
     target = Path(args.output)
-    if target.resolve() == path.resolve():
+    if target.resolve() in {path.resolve(), path.resolve() / TRACE_FILE}:
         raise ScenarioError.single("<flags>", f"-o {target} is the trace itself", "name another file")
     if target.suffix != ".parquet":
         raise ScenarioError.single("<flags>", f"-o {target} is no parquet file", f"name it {target.name}.parquet")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+
+from backends.protocol import GivenUp
 from scheduler.drivers.live import NotServed, Ticket
 from scheduler.events import AbortReason
 from scheduler.request import ErrorClass, Outcome, Status, TokensSource
@@ -26,8 +29,9 @@ def not_served(ticket: Ticket, refusal: NotServed) -> Outcome:
     )
 
 
-def given_up(ticket: Ticket, now_ns: int) -> Outcome:
-    """A request that we ended: by a time-out, a planned cancel, or the end of the run."""
+def given_up(ticket: Ticket, now_ns: int, cancelled: asyncio.CancelledError) -> Outcome:
+    """A request that we ended: by a time-out, a planned cancel, or the end of the run. ``cancelled``: as the call raised it."""
+    call = cancelled if isinstance(cancelled, GivenUp) else GivenUp(None, None)
     status, error_class = Status.UNFINISHED, ErrorClass.UNFINISHED
     if ticket.abort_reason is not None:
         status, error_class = _ABORTED[ticket.abort_reason]
@@ -39,6 +43,8 @@ def given_up(ticket: Ticket, now_ns: int) -> Outcome:
         backend=ticket.backend,
         enqueued_ns=ticket.enqueued_ns,
         dispatched_ns=ticket.dispatched_ns,
+        connect_ns=call.connect_ns,
+        sent_ns=call.sent_ns,
         first_token_ns=ticket.first_ns,
         last_token_ns=ticket.last_ns,
         output_tokens=ticket.generated or None,

@@ -280,8 +280,8 @@ class LiveRun:
             await ticket.granted()
         except NotServed as refusal:
             return not_served(ticket, refusal)
-        except asyncio.CancelledError:
-            outcome = given_up(ticket, self._clock())
+        except asyncio.CancelledError as cancelled:
+            outcome = given_up(ticket, self._clock(), cancelled)
             if ticket.backend is None:
                 self._driver.cancel(ticket)
             else:
@@ -300,8 +300,8 @@ class LiveRun:
         self.in_flight += 1
         try:
             result = await self._backends[ticket.backend].generate(call, ticket.tokens, each=ticket.counted)
-        except asyncio.CancelledError:
-            outcome = given_up(ticket, self._clock())
+        except asyncio.CancelledError as cancelled:
+            outcome = given_up(ticket, self._clock(), cancelled)
             ticket.finished(outcome.status, None, None)
             return outcome
         except Exception:

@@ -14,7 +14,7 @@ import msgspec
 
 from loadgen.offline.run import simulate
 from loadgen.recorder import Recorder
-from loadgen.recording.window import rated_s
+from loadgen.recording.window import rated_s, window_as_run
 from loadgen.trace.schema import TraceMetadata
 from loadgen.workload.replay import MOONCAKE_BLOCK_TOKENS, ReplayRows, TraceWorkload
 from loadgen.workload.share import WHOLE, Share
@@ -43,6 +43,10 @@ class Recipe(Protocol):
 
     @property
     def tenants(self) -> tuple[Tenant, ...]: ...
+
+    @property
+    def num_prompts(self) -> int | None:
+        """At most so many requests are made."""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -251,7 +255,11 @@ def figures(job: CellJob, columns: Columns) -> CellResult:
     """What tables need of a cell's rows."""
     judged = columns.judged()
     tenants = job.recipe.tenants
-    duration_s = rated_s(job.window_ns, judged)
+    window, most = job.window_ns, job.recipe.num_prompts
+    if most is not None and len(columns) >= most:
+        ended_ns = int(columns.end_ns.max())
+        window = window_as_run(window, cut_ns=ended_ns + 1, ended_ns=ended_ns)
+    duration_s = rated_s(window, judged)
     rows = {tenant.name: judged.of(tenant.name) for tenant in tenants}
     return CellResult(
         policy_label=job.policy_label,

@@ -14,8 +14,8 @@ SHORTEST_RATE_NS = 1_000_000_000
 def window_as_run(window_ns: tuple[int, int], *, cut_ns: int | None, ended_ns: int) -> tuple[int, int]:
     """The measured window of a run as it was: rates are per second of the run, not of a plan.
 
-    A window without an end (until N requests are answered) lasts until the last answer, ``ended_ns``; one whose arrivals
-    were cut short inside it (``cut_ns``: an interrupt, a kill) ends there.
+    A window without an end (until N requests are answered) lasts until the last answer, ``ended_ns``; one that ended earlier
+    than planned (``cut_ns``: an interrupt, a kill, the answer to the last of N requests) ends there.
     """
     start, end = window_ns
     if end >= FOREVER_NS:

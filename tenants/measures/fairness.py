@@ -44,12 +44,17 @@ def max_min_allocation(demands: ArrayLike, weights: ArrayLike, capacity: float) 
     return np.minimum(wanted, phi * level)
 
 
+_ROUNDING = 1e-9
+"""Of the whole: what differences of running sums may leave of nothing."""
+
+
 def jain(service: ArrayLike, entitlement: ArrayLike) -> float | None:
-    """Jain's index ``(sum x)^2 / (n sum x^2)`` of x = service / entitlement over the tenants entitled to anything: 1
-    = all alike, 1/n = one has it all. None when none is entitled, or none was served.
+    """Jain's index ``(sum x)^2 / (n sum x^2)`` of x = service / entitlement over the tenants entitled to anything (beyond
+    what rounding leaves): 1 = all alike, 1/n = one has it all. None when none is entitled, or none was served.
     """
     served, entitled = np.asarray(service, dtype=np.float64), np.asarray(entitlement, dtype=np.float64)
-    x = served[entitled > 0] / entitled[entitled > 0]
+    owed = entitled > _ROUNDING * entitled.sum()
+    x = served[owed] / entitled[owed]
     square = float((x * x).sum())
     return None if square == 0 else float(x.sum()) ** 2 / (len(x) * square)
 

@@ -44,6 +44,17 @@ def test_undecided_is_98_only_when_asked_for(url, tmp_path):
     assert summary_of(tmp_path / "r")["verdict"] == "undecided"
 
 
+def test_rates_of_a_run_that_its_number_of_requests_ended_are_per_second_of_the_run(url, tmp_path):
+    """20 requests of about a third of a second, planned over 20 s: some 60 a second, not 1."""
+    done = run_scenario(two_tenants(url, duration_s=20, extra="num_prompts: 20"), tmp_path)
+    assert done.returncode == 0, done
+    summary = summary_of(tmp_path / "r")
+    start_s, end_s = summary["window_s"]
+    last_s = max(row.ended_ns for row in read_trace(tmp_path / "r").outcomes()) / 1e9
+    assert end_s == pytest.approx(last_s, abs=0.5)
+    assert summary["total"]["throughput"]["requests_per_s"] == pytest.approx(20 / (end_s - start_s))
+
+
 @pytest.mark.parametrize(("threshold", "code"), [("median(ttft) < 0.001ms", 99), ("median(ttft) < 60000ms", 0)])
 def test_a_broken_threshold_is_99(url, tmp_path, threshold, code):
     """The scenario's own thresholds decide, and are shown with their outcome."""

@@ -53,6 +53,18 @@ def test_convert_keeps_every_row(azure, tmp_path):
     assert [after.tenants[i] for i in after.tenant[:4]] == ["a", "b", "a", "b"]
 
 
+@pytest.mark.parametrize("action", [("convert",), ("slice", "--rows", 1), ("scale", "--speed", 2)])
+@pytest.mark.parametrize("as_file", [False, True])
+def test_a_run_is_never_written_over(a_run, tmp_path, action, as_file):
+    """The folder of a run means its requests.parquet, whose measurements a workload does not hold."""
+    file = a_run / "requests.parquet"
+    before = file.read_bytes()
+    done = invoke("trace", *action, file if as_file else a_run, "-o", file, cwd=tmp_path)
+    assert done.returncode == 104
+    assert "is the trace itself" in done.stderr
+    assert file.read_bytes() == before
+
+
 def test_slice_takes_a_part(azure, tmp_path):
     """By time, and by rows of it."""
     assert invoke("trace", "slice", azure, "-o", "s.parquet", "--start", 5, "--end", 15, cwd=tmp_path).returncode == 0

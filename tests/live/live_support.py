@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from backends.protocol import Call, OnTokens, WireResult
+from backends.protocol import Call, GivenUp, OnTokens, WireResult
 from loadgen.live.calls import LookAhead
 from loadgen.live.engine import LiveEnd, LiveRun
 from loadgen.pacer import Pacer
@@ -104,8 +104,11 @@ class ScriptedBackend:
         self.calls.append(call.request_id)
         self.running += 1
         self.most_running = max(self.most_running, self.running)
+        sent_ns = self._clock()
         try:
             return await self._answer(self._script(call.request_id), on_tokens)
+        except asyncio.CancelledError as cancelled:
+            raise GivenUp(0, sent_ns) from cancelled
         finally:
             self.running -= 1
 

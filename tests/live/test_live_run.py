@@ -177,6 +177,7 @@ def test_a_planned_cancel_ends_the_request_at_its_time():
     streaming, queued, served = (played.of(i) for i in range(3))
     assert (streaming.status, streaming.ended_ns, streaming.output_tokens) == (Status.CANCELLED, 12 * MS, 1)
     assert streaming.first_token_ns == 10 * MS
+    assert (streaming.sent_ns, queued.sent_ns) == (0, None)
     assert (queued.status, queued.ended_ns, queued.dispatched_ns) == (Status.CANCELLED, 5 * MS, None)
     assert (served.status, served.dispatched_ns) == (Status.OK, 12 * MS)
 

@@ -75,6 +75,11 @@ def test_an_idle_tenant_does_not_make_the_index_fall():
     assert jain([0, 0], [0, 0]) is None
 
 
+def test_what_rounding_leaves_of_nothing_is_no_entitlement():
+    """Differences of running sums: two tenants who asked for nothing are owed 1e-12, and are not unfairly served."""
+    assert jain([100, 120, 0, 0], [100, 120, 9.1e-13, 9.1e-13]) == pytest.approx(1)
+
+
 # chat: 100 prompt tokens, 11 answer tokens, from 1 s to 11 s: cost 122. A gap of 1 s between tokens.
 def request(arrival_s, *, first_s, last_s, tenant=0, tokens=11, prompt=100, queue=0, **more):
     gap = round((last_s - first_s) * S / max(tokens - 1, 1))

@@ -12,7 +12,7 @@ import zlib
 import pytest
 from scripted_server import DONE, HEAD, Peer, answering, call, delta, event, text, usage
 
-from backends.protocol import CallTimeouts
+from backends.protocol import CallTimeouts, GivenUp
 from backends.wire.faults import fault_of
 from scheduler.request import ErrorClass, Status
 
@@ -367,9 +367,12 @@ async def test_cancelling_closes_the_socket(bench):
     async with asyncio.timeout(10):
         await started.wait()
         task.cancel()
-        with pytest.raises(asyncio.CancelledError):
+        with pytest.raises(asyncio.CancelledError) as raised:
             await task
         await closed.wait()
+    assert isinstance(raised.value, GivenUp)
+    assert raised.value.sent_ns is not None, "what was sent stays known of a call that is given up"
+    assert raised.value.connect_ns is not None
     await client.close()
     assert client.open_connections == 0
 
