@@ -12,6 +12,7 @@ import msgspec
 
 from lmperf.wiring.header import header_plan, header_tenants
 from lmperf.wiring.results import RunResult, write_results
+from lmperf.wiring.worker_job import COLUMNS_OF_WORKERS
 from loadgen.recorder import record_trace
 from loadgen.recording.window import window_as_run
 from loadgen.report.curves import curves_of
@@ -59,4 +60,6 @@ def rescue(directory: Path) -> RunResult:
     plan = header_plan(trace)
     recorder = record_trace(trace, header_tenants(trace, plan), scratch=directory)
     lost = tuple(f"rows: {line}" for line in dropped)
+    for left in directory.glob(COLUMNS_OF_WORKERS):
+        left.unlink(missing_ok=True)
     return write_results(recorder, plan, metadata=metadata, directory=directory, warnings=(_LOST, *lost))

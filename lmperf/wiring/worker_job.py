@@ -19,6 +19,9 @@ from loadgen.trace.schema import TraceMetadata
 from loadgen.workload.share import Share
 from scheduler.dispatcher_config import DispatcherConfig
 
+COLUMNS_OF_WORKERS = ".columns-*"
+"""In the folder of a run: what its workers leave for the parent to take over."""
+
 WORKER_MODULE = "lmperf.wiring.live_worker"
 
 
@@ -66,4 +69,4 @@ class WorkerJob:
     @property
     def columns_file(self) -> Path:
         """Where the worker leaves its compact columns as it ends, for the parent to take over."""
-        return self.directory / f".columns-{self.name}"
+        return self.directory / COLUMNS_OF_WORKERS.replace("*", self.name)

@@ -49,7 +49,7 @@ def interval_ns(end_ns: int) -> int:
 
 def series_of(store: Store, tenant: str, code: int | None) -> Series:
     """The series of the tenant with ``code``, or of all tenants (None). Planned cancels and the rows outside the window
-    are in it: it shows the run as it was.
+    are in it: it shows the run as it was. Only, a planned cancel is no failure, and no TTFT where it came before one.
     """
     rows = None if code is None else store.column("tenant") == code
 
@@ -63,11 +63,15 @@ def series_of(store: Store, tenant: str, code: int | None) -> Series:
     left_queue = dispatched != UNDEFINED
     begun = _until(dispatched[left_queue], n, width)
     del dispatched
-    end, ok = column("end"), column("status") == StatusCode.OK
-    completions, failures = _per_interval(end[ok], n, width), _per_interval(end[~ok], n, width)
+    end, status = column("end"), column("status")
+    ok, planned = status == StatusCode.OK, status == StatusCode.CANCEL_PLANNED
+    completions, failures = _per_interval(end[ok], n, width), _per_interval(end[~(ok | planned)], n, width)
     served, given_up = _until(end[left_queue], n, width), _until(end[~left_queue], n, width)
-    del end, ok, left_queue
-    p50, p99 = _ttft(column("arrival"), column("ttft"), n, width)
+    del end, status, ok, left_queue
+    arrival, ttft = column("arrival"), column("ttft")
+    due = ~planned | (ttft != NEVER)
+    p50, p99 = _ttft(arrival[due], ttft[due], n, width)
+    del arrival, ttft, planned, due
     return Series(
         tenant=tenant,
         interval_s=width / _SECOND_NS,

@@ -14,6 +14,10 @@ _LABEL = 24
 """Characters of a name below the axis; the whole of it is in the tables and in what hovers."""
 
 
+_LEVEL, _ROOM = 40, 5
+"""Characters of all names that stand side by side on a narrow screen; px of room for each of a leaning one."""
+
+
 def alternatives_plots(comparisons: Sequence[Comparison], looks: Mapping[str, Look]) -> list[Plot]:
     """Worst attainment, TTFT P99 and decay of those in contract, against the alternative. ``looks``: of the policies."""
     tails = [tail_of(verdict, each).value for each in comparisons for verdict in each.verdicts]
@@ -74,15 +78,29 @@ def _lines(
         known = [
             (place, name, of.value * times, of.interval, of.bound) for place, name, of in found if of.value is not None
         ]
+        # A line joins neighbours alone: between alternatives that it was not simulated in it would show what nobody knows.
+        y_of = {place: value for place, _, value, _, _ in known}
+        places = list(range(min(y_of), max(y_of) + 1)) if y_of else []
+        traces.append(
+            {
+                "x": places,
+                "y": [y_of.get(place) for place in places],
+                "name": safe(label),
+                "meta": look.key,
+                "mode": "lines",
+                "connectgaps": False,
+                "line": {"color": look.colour, "dash": look.dash, "width": 2},
+                "hoverinfo": "skip",
+            }
+        )
         traces.append(
             {
                 "x": [place for place, *_ in known],
                 "y": [value for _, _, value, _, _ in known],
                 "name": safe(label),
                 "meta": look.key,
-                "mode": "lines+markers",
+                "mode": "markers",
                 "cliponaxis": False,
-                "line": {"color": look.colour, "dash": look.dash, "width": 2},
                 "marker": {
                     "size": 8,
                     "color": look.colour,
@@ -103,16 +121,20 @@ def _lines(
     bound = any("triangle-up" in trace.get("marker", {}).get("symbol", ()) for trace in traces)
     notes = ["▲ a lower bound: the P99 was never reached"] if bound else []
     notes += ["dotted: the target"] if lines else []
-    return Plot(f"alternatives-{key}", title, traces, layout(_names(comparisons), y), "; ".join(notes))
-
-
-def _names(comparisons: Sequence[Comparison]) -> Axis:
     names = [each.name if len(each.name) <= _LABEL else f"{each.name[: _LABEL - 1]}…" for each in comparisons]
+    # Many labels lean to the right, out of the figure at its end.
+    room = 16 + (_ROOM * len(names[-1]) if sum(map(len, names)) > _LEVEL else 0)
+    margin = {"l": 64, "r": room, "t": 8, "b": 44}
+    return Plot(f"alternatives-{key}", title, traces, layout(_names(names), y, margin=margin), "; ".join(notes))
+
+
+def _names(names: Sequence[str]) -> Axis:
     return axis(
         "",
         tickmode="array",
         tickvals=list(range(len(names))),
         ticktext=[safe(name) for name in names],
+        ticklabeloverflow="allow",
         range=[-0.4, len(names) - 0.6],
         showgrid=False,
     )

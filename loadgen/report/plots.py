@@ -50,7 +50,7 @@ def log_axis(title: str, values: Iterable[float | None]) -> Axis:
     ends = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 2)
     ticks = [step * 10.0**k for k in ends for step in steps]
     labels = [f"{tick:,.12g}" for tick in ticks]
-    return axis(title, type="log", tickmode="array", tickvals=ticks, ticktext=labels)
+    return axis(f"{title} (log)", type="log", tickmode="array", tickvals=ticks, ticktext=labels)
 
 
 def layout(x: Axis, y: Axis, **options: Any) -> dict[str, Any]:  # noqa: ANN401 (see axis)

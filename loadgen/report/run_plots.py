@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from loadgen.report.curves import Curve
@@ -14,6 +15,7 @@ from tenants.slo import Metric
 _TICKS = ((2, "50%"), (10, "90%"), (100, "99%"), (1000, "99.9%"), (10_000, "99.99%"))
 _LINE = 2
 _MARKER = 8
+_BODY, _SQUEEZED = 1 / (1 - 0.05), 5.0
 
 
 def percentile_plots(curves: Sequence[Curve], looks: Mapping[str, Look]) -> list[Plot]:
@@ -52,10 +54,22 @@ def _percentiles(metric: Metric, curves: Sequence[Curve], looks: Mapping[str, Lo
         key=f"curve-{metric.value}",
         title=f"{name} by percentile",
         traces=traces,
-        layout=layout(axis(f"percentile of {of}", type="log", **ticks), log_axis(f"{name}, ms", values)),
+        layout=layout(axis(f"percentile of {of}", type="log", **ticks), _seen(log_axis(f"{name}, ms", values), curves)),
         note="; ".join(notes),
         tall=True,
     )
+
+
+def _seen(y: Axis, curves: Sequence[Curve]) -> Axis:
+    """Cut off below where one gap that two tokens read together made would squeeze all that matters."""
+    body = [v for curve in curves for level, v in zip(curve.levels, curve.values_ms, strict=True) if level >= _BODY]
+    least = min((v for v in body if v > 0), default=0.0)
+    lowest = min((v for curve in curves for v in curve.values_ms if v > 0), default=0.0)
+    if lowest * _SQUEEZED >= least:
+        return y
+    above = [v for curve in curves for v in (*curve.values_ms, curve.beyond_ms, *(m.limit_ms for m in curve.marks))]
+    most = max(v for v in above if v is not None)
+    return {**y, "range": [math.log10(least / 1.3), math.log10(most * 1.3)]}
 
 
 def _curve_traces(curve: Curve, look: Look) -> list[Trace]:

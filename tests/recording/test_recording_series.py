@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -22,6 +23,10 @@ def recorder_of(*rows):
     return recorder
 
 
+def cancelled_as_planned(row):
+    return row.status is Status.CANCELLED and row.request.cancel_after_ns is not None
+
+
 @settings(max_examples=40, deadline=None)
 @given(data=st.data(), n=st.integers(1, 20))
 def test_counts_agree_with_a_count_by_hand(data, n):
@@ -33,7 +38,8 @@ def test_counts_agree_with_a_count_by_hand(data, n):
         begin, end = i * width, (i + 1) * width
         assert series.arrivals[i] == sum(begin <= row.request.arrival_ns < end for row in rows)
         assert series.completions[i] == sum(begin <= r.ended_ns < end and r.status is Status.OK for r in rows)
-        assert series.failures[i] == sum(begin <= r.ended_ns < end and r.status is not Status.OK for r in rows)
+        failed = [r for r in rows if r.status is not Status.OK and not cancelled_as_planned(r)]
+        assert series.failures[i] == sum(begin <= r.ended_ns < end for r in failed)
         out = [row for row in rows if row.dispatched_ns is not None]
         assert series.in_flight[i] == sum(row.dispatched_ns < end <= row.ended_ns for row in out)
         waiting = [row for row in rows if row.request.arrival_ns < end]
@@ -63,6 +69,16 @@ def test_ttft_of_a_second_is_that_of_its_arrivals():
     series = recorder_of(*rows).series()
     assert series.ttft_p50_ns.tolist() == [30 * MS, UNDEFINED, 42 * MS]
     assert series.ttft_p99_ns.tolist() == [NEVER, UNDEFINED, 42 * MS]
+
+
+def test_a_planned_cancel_in_the_queue_is_no_failure_and_no_ttft():
+    """The workload asked for it: no percentile of its second was never reached because of it."""
+    planned = shed(2)
+    request = msgspec.structs.replace(planned.request, cancel_after_ns=5 * MS)
+    planned = msgspec.structs.replace(planned, request=request, status=Status.CANCELLED)
+    series = recorder_of(finished(1, queue_ns=0, backend_ttft_ns=30 * MS), planned).series()
+    assert series.ttft_p99_ns.tolist() == [30 * MS]
+    assert (series.arrivals.tolist(), series.failures.tolist()) == ([2], [0])
 
 
 def test_a_tenant_sees_its_own():

@@ -127,6 +127,16 @@ def test_a_policy_that_was_not_reached_has_a_gap():
     assert "50.0%" in page.words
 
 
+def test_a_line_joins_neighbours_alone():
+    """Between two alternatives of one folder stand those of another, in which this policy was not simulated."""
+    page = Html(render_alternatives(BOTH, [alternative("a", fifo=0.5), alternative("b", fifo=0.4, wfq=0.95)]))
+    drawn = [t for t in page.figures["alternatives-attainment"]["data"] if t["name"] == "wfq"]
+    line = next(trace for trace in drawn if trace["mode"] == "lines")
+    points = next(trace for trace in drawn if trace["mode"] == "markers")
+    assert (line["x"], line["y"], line["connectgaps"]) == ([0, 1, 2], [0.99, None, 0.95], False)
+    assert (points["x"], points["y"]) == ([0, 2], [0.99, 0.95])
+
+
 def test_hit_shares_stand_beside_the_tenants_that_have_any():
     """In a what-if about the cache they are what is looked for."""
     cached = replace(alternative("cache"), verdicts=[policy_verdict("fifo", 0.9, half=None, hit_share=0.412)])
