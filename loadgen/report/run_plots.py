@@ -54,22 +54,22 @@ def _percentiles(metric: Metric, curves: Sequence[Curve], looks: Mapping[str, Lo
         key=f"curve-{metric.value}",
         title=f"{name} by percentile",
         traces=traces,
-        layout=layout(axis(f"percentile of {of}", type="log", **ticks), _seen(log_axis(f"{name}, ms", values), curves)),
+        layout=layout(axis(f"percentile of {of}", type="log", **ticks), _latencies(f"{name}, ms", values, curves)),
         note="; ".join(notes),
         tall=True,
     )
 
 
-def _seen(y: Axis, curves: Sequence[Curve]) -> Axis:
-    """Cut off below where one gap that two tokens read together made would squeeze all that matters."""
+def _latencies(title: str, values: Sequence[float | None], curves: Sequence[Curve]) -> Axis:
+    """The axis of ``values``, cut off below where one gap that two tokens read together made would squeeze all that matters."""
     body = [v for curve in curves for level, v in zip(curve.levels, curve.values_ms, strict=True) if level >= _BODY]
     least = min((v for v in body if v > 0), default=0.0)
     lowest = min((v for curve in curves for v in curve.values_ms if v > 0), default=0.0)
     if lowest * _SQUEEZED >= least:
-        return y
-    above = [v for curve in curves for v in (*curve.values_ms, curve.beyond_ms, *(m.limit_ms for m in curve.marks))]
-    most = max(v for v in above if v is not None)
-    return {**y, "range": [math.log10(least / 1.3), math.log10(most * 1.3)]}
+        return log_axis(title, values)
+    most = max(v for v in values if v is not None)
+    # Labels for what is seen.
+    return log_axis(title, [least, most]) | {"range": [math.log10(least / 1.3), math.log10(most * 1.3)]}
 
 
 def _curve_traces(curve: Curve, look: Look) -> list[Trace]:

@@ -54,11 +54,21 @@ def _promised(summary: Summary, where: str) -> str:
             head = f"{promised[0].tenant} broke its SLO {where}"
     else:
         head = f"{kept} of {len(promised)} tenants kept their SLO {where}"
+        if all(tenant.verdict == "undecided" for tenant in promised):
+            head = f"None of {len(promised)} tenants has a verdict {where}"
     rest = sorted((t for t in promised if t.verdict != "kept"), key=lambda t: _WORST_FIRST.get(t.verdict, 2))
-    parts = [f"{tenant.tenant}: {why(tenant)}" for tenant in rest[:_NAMED]]
-    if len(rest) > _NAMED:
-        parts.append(f"and {len(rest) - _NAMED} more")
+    alike: dict[str, list[str]] = {}
+    for tenant in rest:
+        alike.setdefault(why(tenant), []).append(tenant.tenant)
+    parts = [f"{_listed(names)}: {reason}" for reason, names in list(alike.items())[:_NAMED]]
+    if more := sum(len(names) for names in list(alike.values())[_NAMED:]):
+        parts.append(f"and {more} more")
     return "; ".join([head, *parts]) + "."
+
+
+def _listed(names: Sequence[str]) -> str:
+    """``a, b and c``; of many the first, and how many more."""
+    return joined(names if len(names) <= _NAMED else [*names[:_NAMED], f"{len(names) - _NAMED} more"])
 
 
 def why(tenant: TenantSummary) -> str:

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from report_runs import MS, S, busy_recorder, recorder_of, spread
 
 from loadgen.report.curves import Curve, curves_of, curves_of_histograms, level_of
+from loadgen.report.palette import looks_of
+from loadgen.report.run_plots import percentile_plots
 from tenants.measures.histogram import Histogram
 from tenants.slo import Metric, Objective, Slo
 from tenants.tenant import Tenant
@@ -83,6 +85,24 @@ def test_named_percentiles_are_points_of_the_curve():
     curve = curve_of(list(range(MS, 1001 * MS, MS)))
     for p in (50, 90, 99, 99.9):
         assert curve.values_ms[curve.levels.index(round(level_of(p), 4))] == pytest.approx(p * 10, rel=2e-3)
+
+
+def test_one_gap_of_a_microsecond_does_not_squeeze_the_figure():
+    """Two tokens that were read together: the axis begins at the body of the curves, and is labelled for what is seen."""
+    curve = Curve(
+        tenant="chat",
+        metric=Metric.ITL,
+        count=1000,
+        unmeasured=0,
+        levels=[1.0, 1.06, 2.0, 100.0],
+        values_ms=[0.001, 5.0, 6.0, 20.0],
+        end_level=100.0,
+    )
+    (plot,) = percentile_plots([curve], looks_of(["chat"]))
+    low, high = (10**end for end in plot.layout["yaxis"]["range"])
+    assert 3 < low < 5
+    assert 20 < high < 40
+    assert {"5", "10", "20"} <= set(plot.layout["yaxis"]["ticktext"])
 
 
 def test_promises_are_marked_where_the_curve_must_pass_below_them():

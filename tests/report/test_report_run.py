@@ -89,6 +89,18 @@ def test_one_tenant_needs_no_counting(queue_ms, answer):
     assert said.answer(summary).startswith(answer)
 
 
+@pytest.mark.parametrize(("names", "who"), [("ab", "a and b"), ("abc", "a, b and c"), ("abcdef", "a, b, c and 3 more")])
+def test_what_is_alike_is_said_once(names, who):
+    """Few requests decide nothing for anybody: one reason, and no zero that looks like a failure."""
+    tenants = [Tenant(name=name, slo=slo()) for name in names]
+    rows = [row for k, name in enumerate(names) for row in spread(name, 3, start_id=1000 * k)]
+    summary = summarise(recorder_of(tenants, rows))
+    answer = said.answer(summary)
+    assert answer.startswith(f"None of {len(names)} tenants has a verdict under wfq at ")
+    assert f"; {who}: undecided, its attainment lies in [" in answer
+    assert answer.count("undecided") == 1
+
+
 def test_every_tenant_and_every_verdict_is_there(busy):
     words = Html(busy[1]).words
     for name in ("chat", "batch", "brief", "free"):
