@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.text import Text
 
-from lmperf.cli.compare_simulated import show_beside, show_simulations
+from lmperf.cli.compare_simulated import say_doubts, show_beside, show_simulations
 from lmperf.console import results_console
 from lmperf.exit_codes import ExitCode, worst
 from lmperf.scenario.faults import Fault, Place, ScenarioError
@@ -48,9 +48,7 @@ def run(args: argparse.Namespace) -> ExitCode:
     faults = [Fault(Place(name), (), f"cannot be compared with {base.name}: {why}") for name, why in reasons if why]
     if faults:
         raise ScenarioError(faults)
-    invalid = [reason for side in (base, *others) for reason in side.invalid]
-    for reason in invalid:
-        print(f"INVALID RUN: {reason}", file=sys.stderr)
+    invalid = say_doubts(read)
     found = {other.name: _compare(pair_of(base, other), args.tolerance) for other in others}
     regressed = [name for name, code in found.items() if code is ExitCode.REGRESSION]
     codes = [ExitCode.UNDECIDED if args.strict and ExitCode.UNDECIDED in found.values() else ExitCode.OK]

@@ -46,12 +46,20 @@ def show_simulations(sides: Sequence[Simulation], args: argparse.Namespace) -> E
     return ExitCode.OK
 
 
-def show_beside(runs: Sequence[Compared], sides: Sequence[Simulation]) -> ExitCode:
-    """Live runs beside what was simulated of the same arrivals; an invalid run is shown too, and is the code."""
-    found = beside(runs, sides)
+def say_doubts(runs: Sequence[Compared]) -> list[str]:
+    """Prints what is wrong with runs before anything is read from them; why they are invalid."""
     invalid = [reason for run in runs for reason in run.invalid]
     for reason in invalid:
         print(f"INVALID RUN: {reason}", file=sys.stderr)
+    for failed in (failed for run in runs for failed in run.unserved):
+        print(f"SERVER FAILED: {failed}", file=sys.stderr)
+    return invalid
+
+
+def show_beside(runs: Sequence[Compared], sides: Sequence[Simulation]) -> ExitCode:
+    """Live runs beside what was simulated of the same arrivals; an invalid run is shown too, and is the code."""
+    found = beside(runs, sides)
+    invalid = say_doubts(runs)
     console = results_console()
     for side in sides:
         console.print(f"{side.name}: {side.title}", soft_wrap=True)

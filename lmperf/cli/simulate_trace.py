@@ -24,6 +24,7 @@ from lmperf.wiring.what_if.compared import compare, played
 from loadgen.offline.experiment import PolicyChoice
 from loadgen.report.alternatives import answer_of_alternatives
 from loadgen.summary.files import read_summary
+from loadgen.summary.target import target_failed
 from scheduler.server_model.spec import ServerModelSpec, encode_server_model
 
 Work = Callable[[Progress, Console, Path], None]
@@ -62,7 +63,7 @@ def trace_work(args: argparse.Namespace, choices: Sequence[PolicyChoice]) -> Wor
     def work(progress: Progress, console: Console, directory: Path) -> None:
         progress.stage(f"{args.source}: {len(captured.trace)} requests of {len(captured.tenants)} tenants")
         for reason in _doubts(Path(args.source)):
-            console.print(f"the captured run was INVALID: {reason}", soft_wrap=True)
+            console.print(reason, soft_wrap=True)
         if fit is not None:
             (directory / "server-model.json").write_bytes(encode_server_model(server))
             for warning in fit.warnings:
@@ -163,10 +164,15 @@ def _applied(alternatives: Sequence[Alternative], captured: CapturedRun, server:
 
 
 def _doubts(folder: Path) -> list[str]:
-    """Why the run of a folder must not be believed, as its summary says; nothing for a bare trace."""
+    """Why the run of a folder must not be believed, or is hard to reproduce, as its summary says; nothing for a bare trace."""
     if not (folder / "summary.json").is_file():
         return []
-    return read_summary(folder).validity.reasons
+    summary = read_summary(folder)
+    found = [f"the captured run was INVALID: {reason}" for reason in summary.validity.reasons]
+    failed = target_failed(summary)
+    if failed is not None:
+        found.append(f"of the captured run: {failed}; a simulation serves them, so its errors below hold that too")
+    return found
 
 
 def say_trace(console: Console, answer: TraceAnswer, asked: Asked) -> None:

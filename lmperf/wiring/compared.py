@@ -9,6 +9,7 @@ from pathlib import Path
 from lmperf.wiring.header import header_plan, header_tenants
 from loadgen.summary.files import SUMMARY_JSON, SummaryError, read_summary
 from loadgen.summary.schema import Summary
+from loadgen.summary.target import target_failed
 from loadgen.trace.parts import TraceFile
 from loadgen.trace.writer import TRACE_FILE
 from tenants.measures.bootstrap import MIN_BLOCK_S, MIN_BLOCKS
@@ -37,6 +38,12 @@ class Compared:
             for folder, summary in zip(self.folders, self.summaries, strict=True)
             for reason in summary.validity.reasons
         ]
+
+    @property
+    def unserved(self) -> list[str]:
+        """What became of servers that failed: such runs differ by that, whatever else was changed."""
+        found = zip(self.folders, map(target_failed, self.summaries), strict=True)
+        return [f"{folder}: {failed}" for folder, failed in found if failed is not None]
 
     def rows(self) -> tuple[list[Iterator[Columns]], dict[str, Slo]] | None:
         """The rows of every run, read as they are asked for, and what was promised; None when a run's rows are not there

@@ -178,6 +178,16 @@ def test_an_invalid_run_proves_no_regression_and_hides_none(a_run, tmp_path):
     assert f"108, a regression in {other}; the code is 107" in done.stderr
 
 
+def test_a_run_whose_server_stopped_says_so_beside_its_differences(a_run, tmp_path):
+    """What was lost with the server is no effect of what was changed."""
+    server = {"stopped_answering_s": 0.25, "requests_after_it_stopped": 12}
+    other = variant(a_run, tmp_path / "died", server=server)
+    done = invoke("compare", a_run, other, cwd=tmp_path)
+    assert done.returncode == 0
+    assert f"SERVER FAILED: {other}: the server stopped answering 0.2 s into the run: all of the 12" in done.stderr
+    assert str(a_run) not in done.stderr
+
+
 def with_hits(run, folder, share):
     """The run with a cache hit share of every tenant; None: none is stated."""
     data = json.loads((run / "summary.json").read_text())
