@@ -159,13 +159,25 @@ def compile_all() -> None:
         made = sorted(copy.rglob(f"*{_SUFFIX}"))
         if len(made) != len(MODULES) + 1:
             raise NotCompiledError(f"{len(made)} binaries were made of {len(MODULES)} modules")
-        remove()
-        for fresh in made:
-            # Moved into place: a process that runs on the old one keeps it.
-            binary = HOME / fresh.relative_to(copy)
-            shutil.copy(fresh, _new(binary))
-            _new(binary).replace(binary)
-        (HOME / _RECORD).write_text(json.dumps(digests, indent=2) + "\n", encoding="utf-8")
+        targets = [HOME / fresh.relative_to(copy) for fresh in made]
+        try:
+            for fresh, binary in zip(made, targets, strict=True):
+                shutil.copy(fresh, _new(binary))
+        except BaseException:
+            for binary in targets:
+                _new(binary).unlink(missing_ok=True)
+            raise
+        try:
+            (HOME / _RECORD).unlink(missing_ok=True)
+            for old in {*_binaries()} - {*targets, *map(_new, targets)}:
+                old.unlink(missing_ok=True)
+            for binary in targets:
+                # Moved into place: a process that runs on the old one keeps it.
+                _new(binary).replace(binary)
+            (HOME / _RECORD).write_text(json.dumps(digests, indent=2) + "\n", encoding="utf-8")
+        except BaseException:
+            remove()  # half a set is worse than none
+            raise
 
 
 def remove() -> None:

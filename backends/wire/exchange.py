@@ -11,7 +11,7 @@ import asyncio
 from array import array
 from collections.abc import Callable, Iterator
 
-from backends.protocol import Call, Clock, GivenUp, OnTokens, WireResult
+from backends.protocol import Call, Clock, OnTokens, SoFar, WireResult, leave
 from backends.wire.answer import AnswerFactory
 from backends.wire.chunk import error_text
 from backends.wire.connection import Connection
@@ -80,7 +80,7 @@ class Exchange:
         self._timer: asyncio.TimerHandle | None = None
 
     async def run(self, origin: Origin, target: str) -> WireResult:
-        """Never raises for what a server or the network does; :class:`GivenUp` when it is cancelled."""
+        """Never raises for what a server or the network does. Cancelled, it leaves how far it had come."""
         try:
             for _ in range(self._options.max_redirects + 1):
                 response = await self._request(origin, target)
@@ -90,7 +90,8 @@ class Exchange:
                 origin, target = redirect_target(origin, target, response.header(b"location"))
             raise WireError(ErrorClass.BAD_STREAM, f"redirected more than {self._options.max_redirects} times")
         except asyncio.CancelledError as cancelled:
-            raise GivenUp(self._connect_ns, self._sent_ns) from cancelled
+            leave(SoFar(self._connect_ns, self._sent_ns), cancelled)
+            raise
         except WireError as fault:
             return self._result(self._response, fault)
         except ValueError as exc:

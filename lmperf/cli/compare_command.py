@@ -49,9 +49,10 @@ def run(args: argparse.Namespace) -> ExitCode:
     if faults:
         raise ScenarioError(faults)
     invalid = say_doubts(read)
-    found = {other.name: _compare(pair_of(base, other), args.tolerance) for other in others}
-    regressed = [name for name, code in found.items() if code is ExitCode.REGRESSION]
-    codes = [ExitCode.UNDECIDED if args.strict and ExitCode.UNDECIDED in found.values() else ExitCode.OK]
+    found = [(other.name, _compare(pair_of(base, other), args.tolerance)) for other in others]
+    regressed = [name for name, code in found if code is ExitCode.REGRESSION]
+    undecided = any(code is ExitCode.UNDECIDED for _, code in found)
+    codes = [ExitCode.UNDECIDED if args.strict and undecided else ExitCode.OK]
     if invalid:
         codes.append(ExitCode.INVALID)
     if regressed:

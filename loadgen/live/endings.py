@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from backends.protocol import GivenUp
+from backends.protocol import so_far_of
 from scheduler.drivers.live import NotServed, Ticket
 from scheduler.events import AbortReason
 from scheduler.request import ErrorClass, Outcome, Status, TokensSource
@@ -31,7 +31,7 @@ def not_served(ticket: Ticket, refusal: NotServed) -> Outcome:
 
 def given_up(ticket: Ticket, now_ns: int, cancelled: asyncio.CancelledError) -> Outcome:
     """A request that we ended: by a time-out, a planned cancel, or the end of the run. ``cancelled``: as the call raised it."""
-    call = cancelled if isinstance(cancelled, GivenUp) else GivenUp(None, None)
+    call = so_far_of(cancelled)
     status, error_class = Status.UNFINISHED, ErrorClass.UNFINISHED
     if ticket.abort_reason is not None:
         status, error_class = _ABORTED[ticket.abort_reason]

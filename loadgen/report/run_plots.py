@@ -63,6 +63,7 @@ def _percentiles(metric: Metric, curves: Sequence[Curve], looks: Mapping[str, Lo
 def _latencies(title: str, values: Sequence[float | None], curves: Sequence[Curve]) -> Axis:
     """The axis of ``values``, cut off below where one gap that two tokens read together made would squeeze all that matters."""
     body = [v for curve in curves for level, v in zip(curve.levels, curve.values_ms, strict=True) if level >= _BODY]
+    body += [mark.limit_ms for curve in curves for mark in curve.marks]
     least = min((v for v in body if v > 0), default=0.0)
     lowest = min((v for curve in curves for v in curve.values_ms if v > 0), default=0.0)
     if lowest * _SQUEEZED >= least:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -101,6 +102,37 @@ def test_removing_finds_what_an_earlier_version_compiled(home):
     assert left(home) != before
     compiled.remove()
     assert left(home) == []
+
+
+@pytest.mark.parametrize("raised", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+@pytest.mark.parametrize("step", ["copy", "replace"])
+def test_what_is_stopped_while_binaries_are_placed_leaves_no_half_set(home, monkeypatch, raised, step):
+    """Before any is moved what was there stays; from then on plain Python is what is left."""
+
+    def made(_script, folder):
+        for binary in (*map(compiled.binary_of, compiled.MODULES), compiled._group()):
+            (folder / binary.relative_to(home)).write_bytes(b"new")
+
+    calls = iter(range(100))
+
+    def failing(real):
+        def call(*args, **kwargs):
+            if next(calls) == 1:
+                raise raised
+            return real(*args, **kwargs)
+
+        return call
+
+    pretend_compiled(home)
+    monkeypatch.setattr(compiled, "_run", made)
+    if step == "copy":
+        monkeypatch.setattr("shutil.copy", failing(shutil.copy))
+    else:
+        monkeypatch.setattr(Path, "replace", failing(Path.replace))
+    with pytest.raises(type(raised)):
+        compiled.compile_all()
+    assert compiled.state() == compiled.State(compiled=step == "copy")
+    assert not [name for name in left(home) if name.endswith(".new")]
 
 
 def test_what_cannot_be_compiled_leaves_what_was_there_and_says_why(home, capsys):

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from report_runs import MS, S, busy_recorder, recorder_of, spread
 
-from loadgen.report.curves import Curve, curves_of, curves_of_histograms, level_of
+from loadgen.report.curves import Curve, Mark, curves_of, curves_of_histograms, level_of
 from loadgen.report.palette import looks_of
 from loadgen.report.run_plots import percentile_plots
 from tenants.measures.histogram import Histogram
@@ -103,6 +103,22 @@ def test_one_gap_of_a_microsecond_does_not_squeeze_the_figure():
     assert 3 < low < 5
     assert 20 < high < 40
     assert {"5", "10", "20"} <= set(plot.layout["yaxis"]["ticktext"])
+
+
+def test_a_promise_far_below_the_curves_stays_in_the_figure():
+    """The target that is missed by most is the last one that may be cut off."""
+    curve = Curve(
+        tenant="chat",
+        metric=Metric.TTFT,
+        count=1000,
+        unmeasured=0,
+        levels=[1.0, 1.06, 2.0, 100.0],
+        values_ms=[0.1, 50.0, 60.0, 90.0],
+        end_level=100.0,
+        marks=[Mark(level=100.0, limit_ms=10.0)],
+    )
+    (plot,) = percentile_plots([curve], looks_of(["chat"]))
+    assert 10 ** plot.layout["yaxis"]["range"][0] < 10
 
 
 def test_promises_are_marked_where_the_curve_must_pass_below_them():
