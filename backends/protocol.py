@@ -72,6 +72,9 @@ class WireResult(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: str | None = None
 
 
+_SO_FAR = "lmperf_so_far"
+
+
 class SoFar(NamedTuple):
     """How far a call had come when it was cancelled: the stamps of :class:`WireResult`."""
 
@@ -79,18 +82,15 @@ class SoFar(NamedTuple):
     sent_ns: int | None = None
 
 
-def leave(so_far: SoFar, cancelled: asyncio.CancelledError) -> None:
-    """Leave it on the exception, which goes on as it is: time-outs and task groups know none but the plain one."""
+def leave_so_far(so_far: SoFar, cancelled: asyncio.CancelledError) -> None:
+    """Attach it to the exception, which is then raised on as it is: time-outs and task groups know none but the plain one."""
     setattr(cancelled, _SO_FAR, so_far)
 
 
 def so_far_of(cancelled: asyncio.CancelledError) -> SoFar:
-    """What :func:`leave` left; unknown stamps of any other."""
+    """What :func:`leave_so_far` attached; unknown stamps of any other."""
     left: SoFar = getattr(cancelled, _SO_FAR, SoFar())
     return left
-
-
-_SO_FAR = "lmperf_so_far"
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,7 +139,7 @@ class ModelBackend(Protocol):
 
     def generate(self, call: Call, on_tokens: OnTokens, *, each: bool = True) -> Awaitable[WireResult]:
         """Run one call. Never raises for what a server or network does: that is in the result. Cancelling the awaitable
-        closes the stream; :func:`leave` tells how far it had come. ``each``: ``on_tokens`` is
+        closes the stream, and the exception may tell how far it had come (:func:`leave_so_far`). ``each``: ``on_tokens`` is
         told of every chunk as it arrives; else only the first need be, and the others are before the call ends."""
 
     async def warm_up(self, connections: int) -> None:

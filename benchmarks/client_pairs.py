@@ -36,7 +36,8 @@ from benchmarks.client_peers import AIOHTTP, LMPERF, PROTOCOL, VLLM, Client, Not
 from benchmarks.plain_copy import copied
 from lmperf.cli.stopping import heard_once
 
-PEERS = {"protocol": PROTOCOL, "aiohttp": AIOHTTP, "vllm": VLLM, "plain": LMPERF}
+PEERS = {"protocol": PROTOCOL, "aiohttp": AIOHTTP, "vllm": VLLM}
+PLAIN = "plain"
 INTERRUPTED = 130
 """The exit code of a benchmark that was cut short, as of any command that SIGINT ended."""
 
@@ -135,18 +136,18 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=8, help="requests per user")
     parser.add_argument("--tokens", default="100,400", help="lengths of an answer, joined by commas")
-    parser.add_argument("--against", default="protocol,vllm", help=f"of {', '.join(PEERS)}")
+    parser.add_argument("--against", default="protocol,vllm", help=f"of {', '.join((*PEERS, PLAIN))}")
     args = parser.parse_args()
-    unknown = [name for name in args.against.split(",") if name not in PEERS]
+    unknown = [name for name in args.against.split(",") if name not in {*PEERS, PLAIN}]
     if unknown:
-        parser.error(f"--against {unknown[0]}: one of {', '.join(PEERS)}")
+        parser.error(f"--against {unknown[0]}: one of {', '.join((*PEERS, PLAIN))}")
     print(f"{STREAMS} users each, {args.pairs} pairs side by side; {machine()}", flush=True)
     lines: list[str] = []
     interrupted = False
     try:
         with heard_once(), tempfile.TemporaryDirectory(prefix="lmperf-plain-") as folder:
             for name in args.against.split(","):
-                peer = _in_plain_python(Path(folder)) if name == "plain" else PEERS[name]
+                peer = _in_plain_python(Path(folder)) if name == PLAIN else PEERS[name]
                 for tokens in map(int, args.tokens.split(",")):
                     rounds = max(2, round(args.rounds * 100 / tokens))
                     _against(peer, tokens, pairs=args.pairs, rounds=rounds, lines=lines)

@@ -143,7 +143,8 @@ def state() -> State:
 
 
 def compile_all() -> None:
-    """In place, for the Python that runs this. Raises NotCompiledError; then what was there stays."""
+    """In place, for the Python that runs this. Raises NotCompiledError; then what was there stays. Whatever else ends it while
+    binaries are moved into place leaves plain Python."""
     import shutil  # noqa: PLC0415 (this module is asked at every start)
     import tempfile  # noqa: PLC0415
 
@@ -167,17 +168,21 @@ def compile_all() -> None:
             for binary in targets:
                 _new(binary).unlink(missing_ok=True)
             raise
-        try:
-            (HOME / _RECORD).unlink(missing_ok=True)
-            for old in {*_binaries()} - {*targets, *map(_new, targets)}:
-                old.unlink(missing_ok=True)
-            for binary in targets:
-                # Moved into place: a process that runs on the old one keeps it.
-                _new(binary).replace(binary)
-            (HOME / _RECORD).write_text(json.dumps(digests, indent=2) + "\n", encoding="utf-8")
-        except BaseException:
-            remove()  # half a set is worse than none
-            raise
+        _put_in_place(targets, digests)
+
+
+def _put_in_place(targets: Sequence[Path], digests: dict[str, str]) -> None:
+    """In place of whatever set was there: moved, since a process that runs on an old one keeps it."""
+    try:
+        (HOME / _RECORD).unlink(missing_ok=True)
+        for old in {*_binaries()} - {*targets, *map(_new, targets)}:
+            old.unlink(missing_ok=True)
+        for binary in targets:
+            _new(binary).replace(binary)
+        (HOME / _RECORD).write_text(json.dumps(digests, indent=2) + "\n", encoding="utf-8")
+    except BaseException:
+        remove()  # half a set is worse than none
+        raise
 
 
 def remove() -> None:
@@ -186,7 +191,7 @@ def remove() -> None:
     packages = {module.partition(".")[0] for module in MODULES}
     # Wherever they are: an earlier version compiled other modules.
     found = [entry for package in packages for entry in (HOME / package).rglob("*") if _is_binary(entry)]
-    for binary in (*found, *_binaries()):
+    for binary in (*found, _group(), _new(_group())):
         binary.unlink(missing_ok=True)
 
 

@@ -11,7 +11,7 @@ import asyncio
 from array import array
 from collections.abc import Callable, Iterator
 
-from backends.protocol import Call, Clock, OnTokens, SoFar, WireResult, leave
+from backends.protocol import Call, Clock, OnTokens, SoFar, WireResult, leave_so_far
 from backends.wire.answer import AnswerFactory
 from backends.wire.chunk import error_text
 from backends.wire.connection import Connection
@@ -90,7 +90,7 @@ class Exchange:
                 origin, target = redirect_target(origin, target, response.header(b"location"))
             raise WireError(ErrorClass.BAD_STREAM, f"redirected more than {self._options.max_redirects} times")
         except asyncio.CancelledError as cancelled:
-            leave(SoFar(self._connect_ns, self._sent_ns), cancelled)
+            leave_so_far(SoFar(self._connect_ns, self._sent_ns), cancelled)
             raise
         except WireError as fault:
             return self._result(self._response, fault)

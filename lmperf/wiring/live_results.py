@@ -109,10 +109,13 @@ class Measured:
         if self.target.emulator is not None:
             server |= await _emulator_lateness(self.target.emulator, recorder)
         progress.stage("writing results")
-        cut_ns = ending.cut_ns
-        if cut_ns is None and self.plan.num_prompts is not None and end.released >= self.plan.num_prompts:
-            cut_ns = end.ended_ns + 1
-        recorder.window_ns = window_as_run(recorder.window_ns, cut_ns=cut_ns, ended_ns=end.ended_ns)
+        most = self.plan.num_prompts
+        recorder.window_ns = window_as_run(
+            recorder.window_ns,
+            cut_ns=ending.cut_ns,
+            ended_ns=end.ended_ns,
+            spent=most is not None and end.released >= most,
+        )
         final = msgspec.structs.replace(recorder.metadata, window_ns=recorder.window_ns, end_ns=end.ended_ns)
         return await asyncio.to_thread(
             write_results,

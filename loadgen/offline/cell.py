@@ -257,8 +257,7 @@ def figures(job: CellJob, columns: Columns) -> CellResult:
     tenants = job.recipe.tenants
     window, most = job.window_ns, job.recipe.num_prompts
     if most is not None and len(columns) >= most:
-        ended_ns = int(columns.end_ns.max())
-        window = window_as_run(window, cut_ns=ended_ns + 1, ended_ns=ended_ns)
+        window = window_as_run(window, cut_ns=None, ended_ns=int(columns.end_ns.max()), spent=True)
     duration_s = rated_s(window, judged)
     rows = {tenant.name: judged.of(tenant.name) for tenant in tenants}
     return CellResult(

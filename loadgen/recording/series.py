@@ -49,7 +49,7 @@ def interval_ns(end_ns: int) -> int:
 
 def series_of(store: Store, tenant: str, code: int | None) -> Series:
     """The series of the tenant with ``code``, or of all tenants (None). Planned cancels and the rows outside the window
-    are in it: it shows the run as it was. Only, a planned cancel is no failure, and no TTFT where it came before one.
+    are in it: it shows the run as it was. But a planned cancel is no failure, and one before the first token has no TTFT.
     """
     rows = None if code is None else store.column("tenant") == code
 

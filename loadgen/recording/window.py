@@ -11,17 +11,21 @@ SHORTEST_RATE_NS = 1_000_000_000
 """Arrivals within less than this make no rate: one request would be 10^9 a second."""
 
 
-def window_as_run(window_ns: tuple[int, int], *, cut_ns: int | None, ended_ns: int) -> tuple[int, int]:
+def window_as_run(
+    window_ns: tuple[int, int], *, cut_ns: int | None, ended_ns: int, spent: bool = False
+) -> tuple[int, int]:
     """The measured window of a run as it was: rates are per second of the run, not of a plan.
 
-    A window without an end (until N requests are answered) lasts until the last answer, ``ended_ns``; one that ended earlier
-    than planned (``cut_ns``: an interrupt, a kill, the answer to the last of N requests) ends there.
+    One whose arrivals were cut short inside it (``cut_ns``: an interrupt, a kill) ends there; one without an end (until N
+    requests are answered), or whose N requests had all been made (``spent``), lasts until the last answer, ``ended_ns``.
     """
     start, end = window_ns
     if end >= FOREVER_NS:
         end = ended_ns + 1
     elif cut_ns is not None:
         end = min(end, cut_ns)
+    elif spent:
+        end = min(end, ended_ns + 1)
     return (start, end) if end > start else window_ns
 
 

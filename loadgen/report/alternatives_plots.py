@@ -12,10 +12,8 @@ from loadgen.report.text import share, target
 
 _LABEL = 24
 """Characters of a name below the axis; the whole of it is in the tables and in what hovers."""
-
-
-_LEVEL, _ROOM = 40, 5
-"""Characters of all names that stand side by side on a narrow screen; px of room for each of a leaning one."""
+_SIDE_BY_SIDE, _LEANING_PX = 40, 5
+"""Characters of all names that stand side by side on a narrow screen; room for each of a leaning one."""
 
 
 def alternatives_plots(comparisons: Sequence[Comparison], looks: Mapping[str, Look]) -> list[Plot]:
@@ -123,9 +121,8 @@ def _lines(
     notes += ["dotted: the target"] if lines else []
     names = [each.name if len(each.name) <= _LABEL else f"{each.name[: _LABEL - 1]}…" for each in comparisons]
     # Many labels lean to the right, out of the figure at its end.
-    room = 16 + (_ROOM * len(names[-1]) if sum(map(len, names)) > _LEVEL else 0)
-    margin = {"l": 64, "r": room, "t": 8, "b": 44}
-    return Plot(f"alternatives-{key}", title, traces, layout(_names(names), y, margin=margin), "; ".join(notes))
+    right = 16 + (_LEANING_PX * len(names[-1]) if sum(map(len, names)) > _SIDE_BY_SIDE else 0)
+    return Plot(f"alternatives-{key}", title, traces, layout(_names(names), y, right=right), "; ".join(notes))
 
 
 def _names(names: Sequence[str]) -> Axis:

@@ -140,8 +140,8 @@ def _by_policy(
     shapes = []
     if reference is not None:
         shapes.append({"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": reference, "y1": reference})
-    options = {"shapes": [{**shape, "line": {"color": "rgba(128,128,128,0.8)", "width": 1}} for shape in shapes]}
-    return Plot(f"policies-{key}", title, traces, layout(_policies(verdicts), y, **options), _note(traces))
+    lines = [{**shape, "line": {"color": "rgba(128,128,128,0.8)", "width": 1}} for shape in shapes]
+    return Plot(f"policies-{key}", title, traces, layout(_policies(verdicts), y, shapes=lines), _note(traces))
 
 
 def _points(

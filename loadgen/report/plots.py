@@ -53,12 +53,13 @@ def log_axis(title: str, values: Iterable[float | None]) -> Axis:
     return axis(f"{title} (log)", type="log", tickmode="array", tickvals=ticks, ticktext=labels)
 
 
-def layout(x: Axis, y: Axis, **options: Any) -> dict[str, Any]:  # noqa: ANN401 (see axis)
+def layout(x: Axis, y: Axis, *, right: int = 16, **options: Any) -> dict[str, Any]:  # noqa: ANN401 (see axis)
+    """``right``: px beside the figure."""
     return {
         "xaxis": x,
         "yaxis": y,
         "showlegend": False,
         "hovermode": "closest",
-        "margin": {"l": 64, "r": 16, "t": 8, "b": 44},
+        "margin": {"l": 64, "r": right, "t": 8, "b": 44},
         **options,
     }

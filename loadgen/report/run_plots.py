@@ -15,7 +15,8 @@ from tenants.slo import Metric
 _TICKS = ((2, "50%"), (10, "90%"), (100, "99%"), (1000, "99.9%"), (10_000, "99.99%"))
 _LINE = 2
 _MARKER = 8
-_BODY, _SQUEEZED = 1 / (1 - 0.05), 5.0
+_BODY_LEVEL, _SQUEEZED = 1 / (1 - 0.05), 5.0
+"""From P5 on a curve is what matters; below it, how many times less squeezes the rest."""
 
 
 def percentile_plots(curves: Sequence[Curve], looks: Mapping[str, Look]) -> list[Plot]:
@@ -62,7 +63,9 @@ def _percentiles(metric: Metric, curves: Sequence[Curve], looks: Mapping[str, Lo
 
 def _latencies(title: str, values: Sequence[float | None], curves: Sequence[Curve]) -> Axis:
     """The axis of ``values``, cut off below where one gap that two tokens read together made would squeeze all that matters."""
-    body = [v for curve in curves for level, v in zip(curve.levels, curve.values_ms, strict=True) if level >= _BODY]
+    body = [
+        v for curve in curves for level, v in zip(curve.levels, curve.values_ms, strict=True) if level >= _BODY_LEVEL
+    ]
     body += [mark.limit_ms for curve in curves for mark in curve.marks]
     least = min((v for v in body if v > 0), default=0.0)
     lowest = min((v for curve in curves for v in curve.values_ms if v > 0), default=0.0)
@@ -128,12 +131,12 @@ def series_plots(series: Sequence[Drawn], looks: Mapping[str, Look], window_s: t
     per = f"{mine[0].interval_s:g} s"
     peak = f"largest value of each {per}" if wide > 1 else ""
     end_s = max(one.time_s[-1] + one.interval_s / 2 for one in mine)
-    shared = {"shapes": _outside(window_s, end_s)}
+    outside = _outside(window_s, end_s)
     x = axis("time since the start, s", range=[0, end_s])
     ttft, ttft_note = _ttft(mine, looks)
 
     def plot(key: str, title: str, y: Axis, traces: list[Trace], note: str = "") -> Plot:
-        return Plot(key=f"series-{key}", title=title, traces=traces, layout=layout(x, y, **shared), note=note)
+        return Plot(key=f"series-{key}", title=title, traces=traces, layout=layout(x, y, shapes=outside), note=note)
 
     from_zero = {"rangemode": "tozero"}
     return [

@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from backends.protocol import Call, OnTokens, SoFar, WireResult, leave
+from backends.protocol import Call, OnTokens, SoFar, WireResult, leave_so_far
 from loadgen.live.calls import LookAhead
 from loadgen.live.engine import LiveEnd, LiveRun
 from loadgen.pacer import Pacer
@@ -108,7 +108,7 @@ class ScriptedBackend:
         try:
             return await self._answer(self._script(call.request_id), on_tokens)
         except asyncio.CancelledError as cancelled:
-            leave(SoFar(0, sent_ns), cancelled)
+            leave_so_far(SoFar(0, sent_ns), cancelled)
             raise
         finally:
             self.running -= 1

@@ -87,38 +87,36 @@ def test_named_percentiles_are_points_of_the_curve():
         assert curve.values_ms[curve.levels.index(round(level_of(p), 4))] == pytest.approx(p * 10, rel=2e-3)
 
 
-def test_one_gap_of_a_microsecond_does_not_squeeze_the_figure():
-    """Two tokens that were read together: the axis begins at the body of the curves, and is labelled for what is seen."""
+def axis_of(metric, values_ms, *marks):
+    """The axis of latencies of one tenant's curve through P0, P6, P50 and P99, and its ends in ms."""
+    levels = [1.0, 1.06, 2.0, 100.0]
     curve = Curve(
-        tenant="chat",
-        metric=Metric.ITL,
+        tenant="a",
+        metric=metric,
         count=1000,
         unmeasured=0,
-        levels=[1.0, 1.06, 2.0, 100.0],
-        values_ms=[0.001, 5.0, 6.0, 20.0],
+        levels=levels,
+        values_ms=values_ms,
         end_level=100.0,
+        marks=[*marks],
     )
-    (plot,) = percentile_plots([curve], looks_of(["chat"]))
-    low, high = (10**end for end in plot.layout["yaxis"]["range"])
+    (plot,) = percentile_plots([curve], looks_of(["a"]))
+    axis = plot.layout["yaxis"]
+    return axis, *(10**end for end in axis["range"])
+
+
+def test_one_gap_of_a_microsecond_does_not_squeeze_the_figure():
+    """Two tokens that were read together: the axis begins at the body of the curves, and is labelled for what is seen."""
+    axis, low, high = axis_of(Metric.ITL, [0.001, 5.0, 6.0, 20.0])
     assert 3 < low < 5
     assert 20 < high < 40
-    assert {"5", "10", "20"} <= set(plot.layout["yaxis"]["ticktext"])
+    assert {"5", "10", "20"} <= set(axis["ticktext"])
 
 
 def test_a_promise_far_below_the_curves_stays_in_the_figure():
     """The target that is missed by most is the last one that may be cut off."""
-    curve = Curve(
-        tenant="chat",
-        metric=Metric.TTFT,
-        count=1000,
-        unmeasured=0,
-        levels=[1.0, 1.06, 2.0, 100.0],
-        values_ms=[0.1, 50.0, 60.0, 90.0],
-        end_level=100.0,
-        marks=[Mark(level=100.0, limit_ms=10.0)],
-    )
-    (plot,) = percentile_plots([curve], looks_of(["chat"]))
-    assert 10 ** plot.layout["yaxis"]["range"][0] < 10
+    _, low, _ = axis_of(Metric.TTFT, [0.1, 50.0, 60.0, 90.0], Mark(level=100.0, limit_ms=10.0))
+    assert low < 10
 
 
 def test_promises_are_marked_where_the_curve_must_pass_below_them():
