@@ -61,6 +61,8 @@ MODULES = (
     "scheduler.policies.vtc",
     "scheduler.policies.wfq",
     "scheduler.server_model.batching",
+    "scheduler.server_model.front_end",
+    "scheduler.server_model.plan",
     "scheduler.server_model.prefix_cache",
     "scheduler.server_model.protocol",
     "scheduler.server_model.speculative",

@@ -13,7 +13,8 @@ from typing import Protocol
 import numpy as np
 
 from scheduler.request import Request
-from scheduler.server_model.protocol import Plan, StepResult
+from scheduler.server_model.plan import Plan
+from scheduler.server_model.protocol import StepResult
 from scheduler.steplog import OnGaps, StepLog
 
 _FLUSH_ENTRIES = 1 << 14

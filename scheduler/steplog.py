@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.server_model.protocol import Plan
+from scheduler.server_model.plan import Plan
 
 
 class OnGaps(Protocol):

@@ -29,7 +29,6 @@ class Core:
         self._loop = asyncio.get_running_loop()
         self._engine = Engine(
             self._model,
-            offset_ns=self._spec.law.offset_ns,
             clock=time.monotonic_ns,
             epoch_ns=self._epoch_ns,
             metrics=self._metrics,

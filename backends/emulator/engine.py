@@ -1,12 +1,11 @@
 """The server model in real time: admits what arrives, ends each step at its absolute time, hands out the tokens.
 
 A step ends where the model says: the previous step's end plus its duration, never "now plus its duration". When the
-loop is late, the next step is merely shorter to wait for; its end does not move. Likewise a request enters the
-engine's queue at the instant it was received plus the law's offset (with what the law adds for the streams that run; requests
-enter in the order of receipt): it joins a step only if that instant is not after
-the step's start, however late the loop came round. So the tokens' planned times are exactly those that the simulator
-computes from the same arrivals; what the host adds is the *lateness*: from a step's planned end to its last write,
-measured every step.
+loop is late, the next step is merely shorter to wait for; its end does not move. Likewise a request enters the engine's
+queue when the model's front end has taken it in, counted from the instant at which it was received: it joins a step only
+if that is not after the step's start, however late the loop came round. So the tokens' planned times are exactly those that
+the simulator computes from the same arrivals; what the host adds is the *lateness*: from a step's planned end to its last
+write, measured every step.
 
 One alarm drives everything; there is no task and no object per token.
 """
@@ -22,7 +21,8 @@ from typing import Protocol
 from backends.emulator.metrics import EngineMetrics
 from backends.wakeup import Wakeup
 from scheduler.request import Request
-from scheduler.server_model.protocol import Plan, ServerModel, StepResult
+from scheduler.server_model.plan import Plan
+from scheduler.server_model.protocol import ServerModel, StepResult
 
 Clock = Callable[[], int]
 
@@ -49,7 +49,6 @@ class Generation:
         "cached_tokens",
         "done",
         "emitted",
-        "entered_ns",
         "first_ns",
         "last_ns",
         "output_tokens",
@@ -76,7 +75,6 @@ class Generation:
         self.received_ns = received_ns
         self.sink = sink
         self.done = done
-        self.entered_ns = received_ns
         self.admitted = False
         self.cached_tokens: int | None = None
         self.emitted = 0
@@ -96,7 +94,6 @@ class Engine:
         self,
         model: ServerModel,
         *,
-        offset_ns: int,
         clock: Clock,
         epoch_ns: int,
         metrics: EngineMetrics,
@@ -104,18 +101,17 @@ class Engine:
         on_failure: Callable[[BaseException], None],
     ) -> None:
         self._model = model
-        self._offset_ns = offset_ns
         self._clock = clock
         self._epoch_ns = epoch_ns
         self._metrics = metrics
         self._on_failure = on_failure
         self._wakeup = new_wakeup(self._on_alarm)
         self._generations: dict[int, Generation] = {}
-        self._arriving: deque[Generation] = deque()
+        self._front_end = model.front_end
+        self._received: deque[Generation] = deque()
         self._plan: Plan | None = None
         self._step_end_ns = 0
         self._last_end_ns = 0
-        self._last_entered_ns = 0
         self.failure: BaseException | None = None
 
     @property
@@ -126,12 +122,10 @@ class Engine:
         """Let a request in; calls must come in order of ``received_ns``. Its ``done`` resolves after its last token."""
         if self.failure is not None:
             raise EngineFailedError("the engine has failed") from self.failure
-        entered_ns = generation.received_ns + self._offset_ns + self._model.entry_ns(len(self._generations))
-        generation.entered_ns = self._last_entered_ns = max(self._last_entered_ns, entered_ns)
         self._generations[generation.request.id] = generation
-        self._arriving.append(generation)
-        if self._plan is None and len(self._arriving) == 1:
-            self._wakeup.arm(generation.entered_ns)
+        self._received.append(generation)
+        if self._plan is None:
+            self._await_entry()
 
     def abort(self, request_id: int) -> Generation | None:
         """Forget a request whose client is gone; None when it had ended."""
@@ -140,6 +134,8 @@ class Engine:
             return None
         if generation.admitted:
             self._model.abort(request_id)
+        else:
+            self._front_end.drop(request_id)
         self._metrics.aborted += 1
         return generation
 
@@ -154,31 +150,59 @@ class Engine:
                 if now_ns < self._step_end_ns:
                     self._wakeup.arm(self._step_end_ns)
                     return
-                self._end_step()
+                self._end_step(self._plan)
                 self._begin_step(self._step_end_ns)
-            elif self._arriving:
-                self._begin_step(self._arriving[0].entered_ns)
+            else:
+                self._leave_idleness(now_ns)
         except Exception as error:  # noqa: BLE001 (kept, given to every waiting request and to the owner)
             self._fail(error)
 
+    def _leave_idleness(self, now_ns: int) -> None:
+        """Begin with the request that enters first, at the instant at which it did."""
+        entry_ns = self._front_end.next_ns(None)
+        if entry_ns is not None and entry_ns + self._epoch_ns <= now_ns:
+            self._admit(self._front_end.entered(entry_ns, None), entry_ns + self._epoch_ns)
+            self._begin_step(entry_ns + self._epoch_ns)
+        else:
+            self._await_entry()
+
+    def _admit(self, request_ids: list[int], boundary_ns: int) -> None:
+        for request_id in request_ids:
+            generation = self._generations[request_id]
+            self._model.admit(generation.request, boundary_ns - self._epoch_ns, generation.output_tokens)
+            generation.admitted = True
+
     def _begin_step(self, boundary_ns: int) -> None:
-        """Plan the step that starts at ``boundary_ns`` with what had entered the queue by then."""
-        arriving = self._arriving
-        while arriving and arriving[0].entered_ns <= boundary_ns:
-            generation = arriving.popleft()
-            if generation.request.id in self._generations:
-                self._model.admit(generation.request, boundary_ns - self._epoch_ns, generation.output_tokens)
-                generation.admitted = True
+        """Plan the step that starts at ``boundary_ns`` with what has entered the queue by then."""
         plan = self._plan = self._model.plan(boundary_ns - self._epoch_ns)
         if plan is not None:
+            self._front_end.start(plan)
             self._step_end_ns = plan.first_step_end_ns + self._epoch_ns
             self._wakeup.arm(self._step_end_ns)
-        elif arriving:
-            self._wakeup.arm(arriving[0].entered_ns)
         else:
-            self._wakeup.disarm()
+            self._await_entry()
 
-    def _end_step(self) -> None:
+    def _await_entry(self) -> None:
+        """Idle: nothing that is received after the next entry is the front end's yet, for a step is in flight by then."""
+        entry_ns = self._front_end.next_ns(None)
+        while self._received and (entry_ns is None or self._received[0].received_ns - self._epoch_ns <= entry_ns):
+            self._hand_over(None)
+            entry_ns = self._front_end.next_ns(None)
+        if entry_ns is None:
+            self._wakeup.disarm()
+        else:
+            self._wakeup.arm(entry_ns + self._epoch_ns)
+
+    def _hand_over(self, plan: Plan | None) -> None:
+        """What was received first, to the front end, unless its client has gone."""
+        generation = self._received.popleft()
+        if generation.request.id in self._generations:
+            self._front_end.send(generation.request.id, generation.received_ns - self._epoch_ns, plan)
+
+    def _end_step(self, plan: Plan) -> None:
+        while self._received and self._received[0].received_ns <= self._step_end_ns:
+            self._hand_over(plan)
+        self._admit(self._front_end.end(plan, 1), self._step_end_ns)
         result = self._model.commit(1, emitted=True)
         self._plan = None
         self._hand_out(result)
@@ -236,7 +260,7 @@ class Engine:
                 failed.__cause__ = error
                 generation.done.set_exception(failed)
         self._generations.clear()
-        self._arriving.clear()
+        self._received.clear()
         self._plan = None
         self._on_failure(error)
 
@@ -244,5 +268,5 @@ class Engine:
         for generation in self._generations.values():
             generation.done.cancel()
         self._generations.clear()
-        self._arriving.clear()
+        self._received.clear()
         self._plan = None

@@ -42,7 +42,7 @@ def _print_law(console: Console, found: Calibration) -> None:
         f"step = a + b * prefilled tokens + c * decoding sequences + d * resident KV tokens{attended}", soft_wrap=True
     )
     table = ruled()
-    intervals, untold = found.intervals(), found.not_told()
+    intervals, untold = found.intervals(), found.untold
     table.add_column("parameter", no_wrap=True)
     table.add_column("value", justify="right", no_wrap=True)
     if intervals:
@@ -70,7 +70,7 @@ def _print_law(console: Console, found: Calibration) -> None:
 
 
 def _kind_of_intervals(found: Calibration) -> str:
-    left = f"; {NOT_TOLD}: the captures leave it where the fit starts" if found.not_told() else ""
+    left = f"; {NOT_TOLD}: the captures leave it where the fit starts" if found.untold else ""
     if found.over_captures():
         return f"intervals: 95%, jackknife over captures{left}"
     if found.within:

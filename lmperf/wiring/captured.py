@@ -33,7 +33,7 @@ from scheduler.calibration.doubts_of_law import wide
 from scheduler.calibration.step_law import fit_law
 from scheduler.cost import CostModel
 from scheduler.routing import Routing, routed_text
-from scheduler.server_model.spec import ServerLimits, ServerModelSpec, load_server_model, server_model_of
+from scheduler.server_model.spec import ServerLimits, ServerModelSpec, load_server_model, server_limits_of
 from scheduler.slots import Slots
 from tenants.tenant import Tenant
 
@@ -207,5 +207,5 @@ def limits_of_headers(traces: Sequence[TraceFile | Trace]) -> ServerLimits | Non
     for trace in traces:
         model = trace.metadata.server_model
         if model is not None:
-            return server_model_of(model, where=str(trace.path)).limits
+            return server_limits_of(model, where=str(trace.path))
     return None

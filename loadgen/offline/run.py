@@ -32,7 +32,6 @@ def simulate(
     recorder's header keeps how.
     """
     models = {name: build_server(spec.law, spec.limits, source.block_tokens) for name, spec in servers.items()}
-    offset_ns = max((spec.law.offset_ns for spec in servers.values()), default=0)
 
     def after(outcome: Outcome) -> Iterable[Request]:
         following = source.after(outcome)
@@ -51,7 +50,6 @@ def simulate(
         on_gaps=recorder.on_gaps,
         gap_window_ns=recorder.window_ns,
         after=after,
-        offset_ns=offset_ns,
         until_ns=until_ns,
         control=control,
         most=source.limit,

@@ -19,21 +19,33 @@ import numpy as np
 
 from scheduler.calibration.by_tenant import tenant_errors
 from scheduler.calibration.doubts import contradicted, joined, large_errors, tokens_a_chunk
-from scheduler.calibration.doubts_of_law import GROWING_GUESS, LEAST_OFFSET_US, at_bounds, moved, not_told, wide
+from scheduler.calibration.doubts_of_law import LEAST_OFFSET_US, at_bounds, moved, wide
 from scheduler.calibration.figures import errors, figures, mean_errors
 from scheduler.calibration.jackknife import MIN_CAPTURES, jackknife
 from scheduler.calibration.observations import BLOCKS, Observations, blocks_of
+from scheduler.calibration.quiet import offset_us, quiet_requests
 from scheduler.calibration.refine import Refined, refine
 from scheduler.calibration.repeated import repeated
 from scheduler.calibration.replay import replay
 from scheduler.calibration.seats import seats
-from scheduler.calibration.step_law import MIN_REQUESTS, CalibrationError, Interval95, LawFit, fit_law
+from scheduler.calibration.step_law import (
+    MIN_REQUESTS,
+    TERMS,
+    CalibrationError,
+    Interval95,
+    LawFit,
+    fit_law,
+)
 from scheduler.calibration.within_run import REFITS, no_narrower, within_run
 from scheduler.server_model.spec import STATED, ServerLimits, ServerModelSpec, StepLaw
 from scheduler.server_model.speculation import acceptance_of, tokens_a_step
 
 EVALUATIONS = 140
 """Replays of all captures that a fit may take: some ten seconds for eight captures of a few hundred requests."""
+
+STREAM_GUESS = 0.015
+"""Where a search starts with what a stream takes of the front end, if quiet requests do not tell, of a step: little, for all
+pay it."""
 
 USUAL_SEQUENCES = 256
 USUAL_BATCHED_TOKENS = 8192
@@ -53,7 +65,8 @@ class HeldOut:
 @dataclass(frozen=True, slots=True)
 class Calibration:
     """``spec``: the server model, with all of this in its ``fit``. ``spans``: the least-squares fit that it started from.
-    ``within``: intervals within one run (:mod:`scheduler.calibration.within_run`), where there are too few captures."""
+    ``within``: intervals within one run (:mod:`scheduler.calibration.within_run`), where there are too few captures.
+    ``untold``: parameters that the captures leave where the fit starts."""
 
     spec: ServerModelSpec
     spans: LawFit
@@ -62,6 +75,7 @@ class Calibration:
     warnings: tuple[str, ...]
     all_held_out: bool = True
     within: dict[str, Interval95] = field(default_factory=dict)
+    untold: frozenset[str] = frozenset()
 
     def mean_absolute(self) -> dict[str, float]:
         """Mean over captures of the absolute held-out error, by figure."""
@@ -75,14 +89,9 @@ class Calibration:
     def over_captures(self) -> dict[str, Interval95]:
         return self._told(_intervals(self.spec.law, self.held_out)) if self.all_held_out else {}
 
-    def not_told(self) -> frozenset[str]:
-        """Parameters that the captures do not move from where the fit starts."""
-        return not_told(self.spec.law, [one.law for one in self.held_out])
-
     def _told(self, intervals: dict[str, Interval95]) -> dict[str, Interval95]:
         """An interval would say how little they move, and not how well they are known."""
-        untold = self.not_told()
-        return {name: found for name, found in intervals.items() if name not in untold}
+        return {name: found for name, found in intervals.items() if name not in self.untold}
 
     def left_out_range(self) -> dict[str, tuple[float, float]]:
         """The least and greatest value of each parameter that is not 0, as captures are left out."""
@@ -129,7 +138,7 @@ def calibrate(
     folds = max(len(captures), 1) if hold_out else 0
     bounded = refits if hold_out and len(captures) < MIN_CAPTURES else 0
     total = 1 + folds + bounded
-    fit = refine(captures, start_of(spans.law, limits), limits, evaluations=evaluations)
+    fit = refine(captures, start_of(captures, spans.law, limits), limits, evaluations=evaluations)
     on_progress(1, total)
     held: list[HeldOut] = []
     if hold_out:
@@ -144,7 +153,7 @@ def calibrate(
         seed=seed,
         on_progress=lambda done: on_progress(1 + folds + done, total),
     )
-    untold = not_told(fit.law, [one.law for one in held])
+    untold = frozenset() if spans.law.stream_us else frozenset({"stream_us"})
     within = no_narrower(within, spans.intervals)
     intervals = (
         within if len(captures) < MIN_CAPTURES else _intervals(fit.law, held) if len(held) == len(captures) else {}
@@ -158,10 +167,12 @@ def calibrate(
         + large_errors(mean_absolute(held))
     )
     warnings += _replay_warnings(captures, fit.law, limits)
-    data = _as_data(captures, spans, fit, held, within, warnings)
+    data = _as_data(captures, spans, fit, held, within, untold, warnings)
     spec = ServerModelSpec(name=name, law=fit.law, limits=limits, fit=data)
     complete = len(held) >= min(len(captures), folds)
-    return Calibration(spec, spans, fit.loss, tuple(held), tuple(warnings), all_held_out=complete, within=within)
+    return Calibration(
+        spec, spans, fit.loss, tuple(held), tuple(warnings), all_held_out=complete, within=within, untold=untold
+    )
 
 
 def _sorted(seen: Observations) -> Observations:
@@ -199,17 +210,22 @@ def limits_seen(
     return ServerLimits(max_num_seqs=sequences, max_num_batched_tokens=batched_tokens)
 
 
-def start_of(law: StepLaw, limits: ServerLimits) -> StepLaw:
+def start_of(captures: Sequence[Observations], law: StepLaw, limits: ServerLimits) -> StepLaw:
     """Where a refinement starts: a parameter that is 0 could not move. Spans count tokens, and a step that speculates gives
     several."""
     tokens = tokens_a_step(limits.speculative_tokens, limits.speculative_acceptance)
+    work_us, stream_us = law.offset_us, law.stream_us
+    if not stream_us:
+        stream_us = STREAM_GUESS * law.a_us
+        terms = np.array([getattr(law, name) for name in TERMS])
+        work_us = offset_us(quiet_requests(captures, terms, law.attended_us), stream_us)
     return msgspec.structs.replace(
         law,
         a_us=tokens * law.a_us,
         c_us=tokens * max(law.c_us, 0.001 * law.a_us),
         d_us=tokens * law.d_us,
-        offset_us=max(0.9 * law.offset_us, LEAST_OFFSET_US),
-        offset_per_sequence_us=GROWING_GUESS * tokens * law.a_us,
+        offset_us=max(0.9 * work_us, LEAST_OFFSET_US),
+        stream_us=tokens * stream_us,
     )
 
 
@@ -231,7 +247,7 @@ def fit_engine(
 ) -> StepLaw:
     """The law of a server whose limits, and what attention costs it, are known."""
     law = fit_law(list(captures), attended_us=attended_us, bootstrap=1).law
-    return refine(captures, start_of(law, limits), limits, evaluations=evaluations).law
+    return refine(captures, start_of(captures, law, limits), limits, evaluations=evaluations).law
 
 
 def _held_out(
@@ -289,10 +305,10 @@ def _as_data(
     fit: Refined,
     held: Sequence[HeldOut],
     within: Mapping[str, Interval95],
+    untold: frozenset[str],
     warnings: Sequence[str],
 ) -> dict[str, object]:
     """What the server-model file keeps of its origin."""
-    untold = not_told(fit.law, [one.law for one in held])
     return {
         "captures": [seen.name for seen in captures],
         "requests": spans.requests,

@@ -13,12 +13,6 @@ from scheduler.server_model.spec import STATED, StepLaw
 LEAST_OFFSET_US = 1.0
 """Where a refinement, which only scales what is above 0, starts an offset that was found to be 0."""
 
-GROWING_GUESS = 0.025
-"""Where a refinement starts what the offset grows by with each request in flight, of a step: little, for all pay it."""
-
-_STAYED = 1.6
-"""By less than this factor from its start a parameter has not been moved: with the guess twice as large it would be, too."""
-
 NO_DISTANCE_US = 10 * LEAST_OFFSET_US
 """What a refinement makes of such a start. No client is so near to a server's engine."""
 
@@ -88,13 +82,6 @@ def moved(law: StepLaw, left_out: Sequence[StepLaw]) -> list[str]:
     return [
         f"{what}, and other loads than theirs may be mispredicted; capture loads that differ in lengths and in rate"
     ]
-
-
-def not_told(law: StepLaw, left_out: Sequence[StepLaw]) -> frozenset[str]:
-    """Parameters that are as good as where the fit starts, in ``law`` and as parts of the captures are left out."""
-    ratios = [one.offset_per_sequence_us / (GROWING_GUESS * one.a_us) for one in (law, *left_out)]
-    stayed = all(1 / _STAYED < ratio < _STAYED for ratio in ratios)
-    return frozenset({"offset_per_sequence_us"} if stayed else ())
 
 
 def no_servers_law(law: StepLaw) -> str:

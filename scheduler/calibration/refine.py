@@ -11,12 +11,7 @@ with rho(x) = sqrt(1 + x^2) - 1, which is linear in the tails: a capture taken w
 than any other. A disturbance only ever slows a run down, so errors are not symmetric: w is ``TOO_SLOW`` where the simulated
 server is slower than the captured one, else 1, and the fit is to the server as it is when nothing disturbs it (a low quantile
 of the captures, not their mean). Every capture weighs the same, whatever its length. The ridge keeps what the captures do not
-identify where it started.
-
-A simplex does not cross the valley between an offset that is constant and one that grows with the requests in flight: in both
-the usual request waits as long. So where it ends, ``SHARES`` of the offset are made the growing one, and the search goes on
-from the best of these if that explains ``BELIEVED`` of the loss (a share that explains less predicts no other load better).
-Deterministic.
+identify where it started. Deterministic.
 """
 
 from __future__ import annotations
@@ -48,11 +43,7 @@ by."""
 
 RIDGE = 0.02
 TOO_SLOW = 3.0
-SHARES = (0.15, 0.3, 0.45, 0.6, 0.75)
-LONGER = (1.0, 1.25, 1.6)
-BELIEVED = 0.1
 _FIRST_STEP = 0.15
-_LEAST_BESIDE = 0.5
 _FLOOR = 1e-3
 
 
@@ -71,12 +62,11 @@ def refine(
     *,
     evaluations: int = 140,
     rows: Sequence[Int64s] | None = None,
-    growing: bool = True,
 ) -> Refined:
     """Move the parameters from ``start`` (those that are 0, and those that are stated, stay).
 
     ``evaluations``: a search takes at most so many replays of all captures. ``rows``: of each capture, the requests whose
-    figures are compared (None: all). ``growing``: look beyond the valley, too."""
+    figures are compared (None: all)."""
     compared: Sequence[Int64s | None] = [None] * len(captures) if rows is None else rows
     measured = [_figures(seen, some) for seen, some in zip(captures, compared, strict=True)]
 
@@ -87,15 +77,7 @@ def refine(
         ]
         return sum(losses) / len(losses)
 
-    found = _searched(loss, start, evaluations)
-    if not growing:
-        return found
-    others = _with_growing_offset(found.law, captures)
-    other = min(others, key=loss, default=found.law)
-    if loss(other) > (1 - BELIEVED) * found.loss:
-        return found
-    again = _searched(loss, other, evaluations)
-    return again if again.loss < (1 - BELIEVED) * found.loss else found
+    return _searched(loss, start, evaluations)
 
 
 def _searched(loss: Callable[[StepLaw], float], start: StepLaw, evaluations: int) -> Refined:
@@ -121,30 +103,6 @@ def _searched(loss: Callable[[StepLaw], float], start: StepLaw, evaluations: int
         },
     )
     return Refined(law_at(found.x), float(found.fun))
-
-
-def _with_growing_offset(law: StepLaw, captures: Sequence[Observations]) -> list[StepLaw]:
-    """Laws in which some of the offset comes of the requests in flight; the usual request of these captures waits as long, or
-    some longer."""
-    beside = sum(float(np.mean(_in_flight(seen))) for seen in captures) / len(captures)
-    if beside < _LEAST_BESIDE:
-        return []
-    whole_us = law.offset_us + law.offset_per_sequence_us * beside
-    return [
-        msgspec.structs.replace(
-            law,
-            offset_us=(1 - share) * longer * whole_us,
-            offset_per_sequence_us=share * longer * whole_us / beside,
-        )
-        for share in SHARES
-        for longer in LONGER
-    ]
-
-
-def _in_flight(seen: Observations) -> Int64s:
-    """How many others had been sent and not been answered when each request was sent."""
-    ended = np.searchsorted(np.sort(seen.last_ns), seen.sent_ns, side="right")
-    return np.arange(len(seen)) - ended
 
 
 def _figures(seen: Observations, rows: Int64s | None) -> dict[str, float]:

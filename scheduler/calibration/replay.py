@@ -16,7 +16,7 @@ from scheduler.calibration.observations import Int64s, Observations, blocks_of
 from scheduler.gap_log import gap_log
 from scheduler.request import Request
 from scheduler.server_model.build import build_server
-from scheduler.server_model.protocol import Plan
+from scheduler.server_model.plan import Plan
 from scheduler.server_model.spec import ServerLimits, StepLaw
 
 
@@ -41,15 +41,14 @@ class _Replay:
         self._seen = seen
         known = seen.cached_tokens
         self._model = build_server(law, limits, cached=None if known is None else dict(enumerate(known.tolist())))
-        self._offset_ns = law.offset_ns
-        self._last_entry_ns = 0
-        self._in_flight = 0
+        self._front_end = self._model.front_end
         self._prompt = seen.prompt_tokens.tolist()
         self._output = seen.output_tokens.tolist()
         self._sent = seen.sent_ns.tolist()
         self._first = [0] * len(seen)
         self._last = [0] * len(seen)
-        self._events: list[tuple[int, int, int]] = []
+        self._events: list[tuple[int, int]] = []
+        self._entry_ns: int | None = None
         self._waiting_users = iter(range(0))
         self._plan: Plan | None = None
         self._steps = 0
@@ -63,13 +62,22 @@ class _Replay:
     def run(self) -> Replayed:
         seen, events = self._seen, self._events
         begin = len(seen) if seen.users is None else min(seen.users, len(seen))
-        events.extend((self._sent[i], 0, i) for i in range(begin))
+        events.extend((self._sent[i], i) for i in range(begin))
         heapq.heapify(events)
         self._waiting_users = iter(range(begin, len(seen)))
         while True:
             end_ns = None if self._plan is None else self._plan.end_ns(self._steps)
-            if events and (end_ns is None or events[0][0] <= end_ns):
-                self._event(*heapq.heappop(events))
+            entry_ns = self._entry_ns
+            sent_ns = events[0][0] if events else None
+            if (
+                sent_ns is not None
+                and (entry_ns is None or sent_ns < entry_ns)
+                and (end_ns is None or sent_ns <= end_ns)
+            ):
+                self._send(*heapq.heappop(events))
+            elif entry_ns is not None and (end_ns is None or entry_ns <= end_ns):
+                self._take_in(entry_ns, self._front_end.entered(entry_ns, self._plan))
+                self._entry_ns = self._front_end.next_ns(self._plan)
             elif end_ns is not None:
                 self._end(end_ns)
             else:
@@ -79,30 +87,33 @@ class _Replay:
         del self._log
         return Replayed(self._times(), self._preemptions)
 
-    def _event(self, now_ns: int, kind: int, index: int) -> None:
-        if kind == 0:
-            self._sent[index] = now_ns
-            entry_ns = max(self._last_entry_ns, now_ns + self._offset_ns + self._model.entry_ns(self._in_flight))
-            self._last_entry_ns = entry_ns
-            self._in_flight += 1
-            heapq.heappush(self._events, (entry_ns, 1, index))
-            return
-        output = self._output[index]
-        request = Request(id=index, tenant=self._block[index], arrival_ns=now_ns, prompt_tokens=self._prompt[index])
-        self._model.admit(request, now_ns, output)
-        if self._plan is None:
-            self._start(now_ns)
-        elif self._steps > 1 and self._model.may_start_now():
-            self._steps = min(self._steps, self._plan.steps_until(now_ns))
+    def _send(self, now_ns: int, index: int) -> None:
+        self._sent[index] = now_ns
+        self._front_end.send(index, now_ns, self._plan)
+        if self._entry_ns is None:
+            self._entry_ns = self._front_end.next_ns(self._plan)
+
+    def _take_in(self, now_ns: int, indices: list[int]) -> None:
+        for index in indices:
+            request = Request(id=index, tenant=self._block[index], arrival_ns=now_ns, prompt_tokens=self._prompt[index])
+            self._model.admit(request, now_ns, self._output[index])
+            if self._plan is None:
+                self._start(now_ns)
+            elif self._steps > 1 and self._model.may_start_now():
+                self._steps = min(self._steps, self._plan.steps_until(now_ns))
 
     def _start(self, now_ns: int) -> None:
         self._plan = self._model.plan(now_ns)
         if self._plan is not None:
             self._steps = self._plan.steps
+            self._front_end.start(self._plan)
+        self._entry_ns = self._front_end.next_ns(self._plan)
 
     def _end(self, now_ns: int) -> None:
-        plan, self._plan = self._plan, None
+        plan = self._plan
         assert plan is not None, "only a run in flight ends"
+        self._take_in(now_ns, self._front_end.end(plan, self._steps))
+        self._plan = None
         result = self._model.commit(self._steps)
         self._preemptions += len(result.preempted)
         self._log.run(plan, self._steps, result)
@@ -112,7 +123,6 @@ class _Replay:
         for sequence in result.finished:
             assert sequence.last_ps is not None, "it has a last token"
             self._last[sequence.id] = sequence.last_ps // 1000
-            self._in_flight -= 1
             if self._seen.users is not None:
                 self._next_of_user(now_ns)
         self._start(now_ns)
@@ -120,7 +130,7 @@ class _Replay:
     def _next_of_user(self, now_ns: int) -> None:
         following = next(self._waiting_users, None)
         if following is not None:
-            heapq.heappush(self._events, (now_ns + self._seen.turnaround_ns, 0, following))
+            heapq.heappush(self._events, (now_ns + self._seen.turnaround_ns, following))
 
     def _on_gaps(self, tenant: str, gaps_ns: Int64s, counts: Int64s, tokens: int = 1, /) -> None:  # noqa: ARG002 (chunks)
         self._gaps.append((int(tenant), gaps_ns, counts))

@@ -7,7 +7,8 @@ Between its first and its last token a request takes part in every step, so for 
 with n its output tokens, P the prompt tokens (less those found in a prefix cache) whose first token falls into the window, T
 the tokens that all requests decoded in it, K the mean resident KV, and A the pairs that those P attend to (their cost is
 stated, so it goes to the left side). Rows are weighted by 1 / (last - first): relative errors, so that a few long requests do
-not decide. The offset before the engine's queue comes from quiet requests: TTFT less what the law explains.
+not decide. The offset before the engine's queue, and what streams take of the front end where it is told, come from quiet
+requests (:mod:`scheduler.calibration.quiet`).
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from scheduler.calibration.observations import Activity, Floats, Observations
+from scheduler.calibration.quiet import offset_us, quiet_requests, told_stream_us
 from scheduler.server_model.spec import StepLaw
 
 MIN_REQUESTS = 20
@@ -111,14 +112,17 @@ def fit_law(captures: list[Observations], *, attended_us: float = 0.0, bootstrap
         raise CalibrationError(
             "the captured requests do not identify the time of a step: vary output lengths and load, and calibrate again"
         )
-    offset_us = fit_offset_us(captures, best, attended_us)
+    quiet = quiet_requests(captures, best, attended_us)
+    told_us = told_stream_us(quiet, float(best[0]))
+    stream_us = 0.0 if told_us is None else told_us
     law = StepLaw(
         a_us=float(best[0]),
         b_us=float(best[1]),
         c_us=float(best[2]),
         d_us=float(best[3]),
         attended_us=attended_us,
-        offset_us=offset_us,
+        offset_us=offset_us(quiet, stream_us),
+        stream_us=stream_us,
     )
     intervals = {
         name: Interval95(float(best[i]), float(spread[0, i]), float(spread[1, i])) for i, name in enumerate(TERMS)
@@ -131,28 +135,6 @@ def fit_law(captures: list[Observations], *, attended_us: float = 0.0, bootstrap
         requests=len(target),
         peak_decoding=max(Activity(seen).peak_decoding for seen in captures),
     )
-
-
-def fit_offset_us(captures: list[Observations], law: NDArray[np.float64], attended_us: float = 0.0) -> float:
-    """Median over quiet requests (no other first token within their own wait) of TTFT - half a step - the own step."""
-    a, b, c, d = law
-    residuals = []
-    for seen in captures:
-        activity = Activity(seen)
-        sent, first = seen.sent_ns.astype(np.float64), seen.first_ns.astype(np.float64)
-        others = activity.prefilled(first - 1) - activity.prefilled(sent)
-        quiet = seen.take(others <= 0)
-        if not len(quiet):
-            continue
-        sent, first = quiet.sent_ns.astype(np.float64), quiet.first_ns.astype(np.float64)
-        decoding = activity.decoding(sent)
-        base = a * (decoding > 0) + c * decoding + d * activity.kv(sent)
-        prefill = b * quiet.computed_tokens + attended_us * quiet.attended_pairs
-        explained = 0.5 * base + a + prefill + c * decoding + d * activity.kv(sent)
-        residuals.append((first - sent) / 1000 - explained)
-    if not residuals:
-        return 0.0
-    return max(0.0, float(np.median(np.concatenate(residuals))))
 
 
 def _partly_read(captures: list[Observations]) -> list[str]:

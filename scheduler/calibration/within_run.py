@@ -50,7 +50,7 @@ def within_run(
     laws = []
     for done in range(1, refits + 1):
         rows = [drawn_blocks(len(seen), rng) for seen in captures]
-        laws.append(refine(captures, law, limits, evaluations=EVALUATIONS, rows=rows, growing=False).law)
+        laws.append(refine(captures, law, limits, evaluations=EVALUATIONS, rows=rows).law)
         on_progress(done)
     t = float(stats.t.ppf(0.975, refits - 1))
     found = {}

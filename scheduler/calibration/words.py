@@ -8,8 +8,8 @@ PARAMETERS = {
     "c_us": "us per decoding sequence",
     "d_us": "us per resident KV token",
     "attended_us": "us per attended pair (stated)",
-    "offset_us": "us before the engine's queue",
-    "offset_per_sequence_us": "us more per request in flight",
+    "offset_us": "us of the front end before the engine's queue",
+    "stream_us": "us of the front end per decoding sequence and step",
 }
 """Of the step law, with their units."""
 

@@ -12,11 +12,12 @@ from scheduler.drivers.errors import SimulationError
 from scheduler.events import FirstToken, PrefillProgress
 from scheduler.gap_log import GapLog, gap_log
 from scheduler.request import ErrorClass, Request, Status
-from scheduler.server_model.protocol import Plan, ServerModel
+from scheduler.server_model.plan import Plan
+from scheduler.server_model.protocol import ServerModel
 from scheduler.steplog import OnGaps
 
 if TYPE_CHECKING:
-    from scheduler.drivers.simulated import Simulation
+    from scheduler.drivers.simulated import Flight, Simulation
 
 
 _OK = Status.OK  # a member of an enum costs more to name than a call (Python 3.11)
@@ -33,8 +34,8 @@ class Replica:
         self._env = simulation.env
         self._plan: Plan | None = None
         self._steps = 0
-        self._last_entry_ns = 0
-        self.in_flight = 0
+        self._sent: dict[int, Flight] = {}
+        self._entry_number = 0
         self._end_number = 0
         self._reporting = False
         self.log: GapLog | None = None
@@ -51,17 +52,45 @@ class Replica:
         elif self._steps > 1 and self.model.may_start_now():
             self._cut()
 
-    def entry_ns(self, earliest_ns: int) -> int:
-        """When a request that is dispatched now enters the engine's queue, not before ``earliest_ns``; requests enter in the
-        order of their dispatch."""
-        entry_ns = earliest_ns + self.model.entry_ns(self.in_flight)
-        self._last_entry_ns = max(self._last_entry_ns, entry_ns)
-        return self._last_entry_ns
+    def send(self, flight: Flight) -> None:
+        """A request leaves for this server; it is admitted when the front end has taken it in."""
+        front_end = self.model.front_end
+        if front_end.immediate:
+            self._simulation.reach(flight)
+            return
+        self._sent[flight.request.id] = flight
+        front_end.send(flight.request.id, self._env.now_ns, self._plan)
+        if len(front_end) == 1:
+            self._await_entry()
+
+    def withdraw(self, flight: Flight) -> None:
+        """The request is given up before it is admitted."""
+        if self._sent.pop(flight.request.id, None) is not None:
+            self.model.front_end.drop(flight.request.id)
+            self._await_entry()
+
+    def _await_entry(self) -> None:
+        self._entry_number += 1
+        entry_ns = self.model.front_end.next_ns(self._plan)
+        if entry_ns is not None:
+            self._env.call_at(max(self._env.now_ns, entry_ns), self._on_entry, self._entry_number)
+
+    def _on_entry(self, number: int) -> None:
+        if number == self._entry_number:
+            self._take_in(self.model.front_end.entered(self._env.now_ns, self._plan))
+            self._await_entry()
+
+    def _take_in(self, request_ids: list[int]) -> None:
+        for request_id in request_ids:
+            self._simulation.reach(self._sent.pop(request_id))
 
     def _start(self) -> None:
         self._plan = self.model.plan(self._env.now_ns)
         if self._plan is not None:
+            self.model.front_end.start(self._plan)
             self._end_after(self._plan, self._plan.steps)
+        if self._sent:
+            self._await_entry()
 
     def _cut(self) -> None:
         """End the run in flight with the step in progress."""
@@ -81,8 +110,10 @@ class Replica:
     def _on_end(self, number: int) -> None:
         if number != self._end_number:
             return
-        plan, self._plan = self._plan, None
+        plan = self._plan
         assert plan is not None, "an end belongs to a run in flight"
+        self._take_in(self.model.front_end.end(plan, self._steps))
+        self._plan = None
         result = self.model.commit(self._steps)
         simulation = self._simulation
         if self.log is not None:

@@ -66,7 +66,7 @@ _TIMEOUTS = {RejectReason.FIRST_TOKEN_TIMEOUT, RejectReason.TOTAL_TIMEOUT}
 __all__ = ["Control", "Simulation", "SimulationError"]
 
 
-class _Flight:
+class Flight:
     """A dispatched request, until it ends."""
 
     __slots__ = ("account", "dispatched_ns", "replica", "request")
@@ -83,7 +83,7 @@ class Simulation:
 
     ``arrivals``: requests in order of arrival_ns. ``replicas``: server model by backend name, the names of the
     dispatcher's configuration. ``on_gaps`` gets the token gaps of requests whose arrival lies in ``gap_window_ns`` (None: of
-    all). ``offset_ns``: a constant between dispatch and the engine's queue. ``after``: see ``After``.
+    all). ``after``: see ``After``.
     ``until_ns``: stop there; what has not ended is reported as unfinished. ``control`` is asked every period of its own.
     ``most``: so many requests arrive, the first ones, and no more.
     """
@@ -98,7 +98,6 @@ class Simulation:
         on_gaps: OnGaps | None = None,
         gap_window_ns: tuple[int, int] | None = None,
         after: After | None = None,
-        offset_ns: int = 0,
         until_ns: int | None = None,
         control: Control | None = None,
         most: int | None = None,
@@ -110,11 +109,10 @@ class Simulation:
         self._replicas = {name: Replica(name, model, self, on_gaps) for name, model in replicas.items()}
         self._on_outcome = on_outcome
         self._after = after
-        self._offset_ns = offset_ns
         self._until_ns = until_ns
         self._gap_window_ns = gap_window_ns
         self._queued: dict[int, Request] = {}
-        self._flights: dict[int, _Flight] = {}
+        self._flights: dict[int, Flight] = {}
         self._last_progress_ns = -1
         self._wake_number = 0
         self._arrivals = iter(arrivals)
@@ -237,21 +235,13 @@ class Simulation:
     def _dispatch(self, request: Request, backend: str, account: int) -> None:
         del self._queued[request.id]
         replica, now_ns = self._replicas[backend], self.env.now_ns
-        flight = self._flights[request.id] = _Flight(request, replica, account, now_ns)
+        flight = self._flights[request.id] = Flight(request, replica, account, now_ns)
         if account:
             self._counts_tokens = True
-        entry_ns = replica.entry_ns(now_ns + self._offset_ns)
-        replica.in_flight += 1
-        if entry_ns > now_ns:
-            self.env.call_at(entry_ns, self._reach, flight)
-        else:
-            self._admit(flight)
+        replica.send(flight)
 
-    def _reach(self, flight: _Flight) -> None:
-        if self._flights.get(flight.request.id) is flight:
-            self._admit(flight)
-
-    def _admit(self, flight: _Flight) -> None:
+    def reach(self, flight: Flight) -> None:
+        """A request enters the engine's queue of its replica."""
         try:
             flight.replica.admit(flight.request, flight.account)
         except ValueError as error:
@@ -267,6 +257,7 @@ class Simulation:
         if request_id in flight.replica.running:
             flight.replica.abort(flight.request, status, error_class)
         else:
+            flight.replica.withdraw(flight)
             self._end_unserved(flight, status, error_class)
 
     def counts_gaps(self, request: Request) -> bool:
@@ -303,9 +294,7 @@ class Simulation:
             sequence.reported,
         )
 
-    def _end_unserved(
-        self, flight: _Flight, status: Status, error_class: ErrorClass, detail: str | None = None
-    ) -> None:
+    def _end_unserved(self, flight: Flight, status: Status, error_class: ErrorClass, detail: str | None = None) -> None:
         """A dispatched request ends before its replica's queue."""
         request = flight.request
         self._end(
@@ -327,7 +316,7 @@ class Simulation:
 
     def _end(self, outcome: Outcome, reported_tokens: int = 0) -> None:
         request = outcome.request
-        self._flights.pop(request.id).replica.in_flight -= 1
+        del self._flights[request.id]
         output_tokens = outcome.output_tokens or 0
         self.handle(
             Finished(

@@ -19,9 +19,11 @@ import heapq
 
 from scheduler.extensible import mypyc_attr
 from scheduler.request import Request
+from scheduler.server_model.front_end import FrontEnd
+from scheduler.server_model.plan import Plan
 from scheduler.server_model.prefix_cache import BLOCK_TOKENS, PrefixCache
-from scheduler.server_model.protocol import Plan, Sequence, StepResult
-from scheduler.server_model.spec import ServerLimits, StepLaw
+from scheduler.server_model.protocol import Sequence, StepResult
+from scheduler.server_model.spec import PS_PER_US, ServerLimits, StepLaw
 from scheduler.server_model.step_time import StepTime, attended_pairs
 from scheduler.server_model.token_counts import TokenCounts
 
@@ -45,6 +47,7 @@ class ContinuousBatch:
         self.limits = limits
         self.law = law
         self._time = StepTime(law)
+        self.front_end = FrontEnd(law.offset_ns * 1000, round(law.stream_us * PS_PER_US))
         self._kv_limit = _UNBOUNDED if limits.kv_tokens is None else limits.kv_tokens
         self._longest = _UNBOUNDED if limits.longest is None else limits.longest
         self._max_num_seqs = limits.max_num_seqs
@@ -96,9 +99,6 @@ class ContinuousBatch:
     def resident_blocks(self) -> frozenset[int]:
         """Names of the blocks that a prompt could find; none without a prefix cache."""
         return frozenset() if self._cache is None else self._cache.resident()
-
-    def entry_ns(self, in_flight: int) -> int:
-        return self._time.entry_ns * in_flight
 
     def admit(self, request: Request, now_ns: int, output_tokens: int, account: int = 0) -> None:  # noqa: ARG002 (the model's clock rules)
         if output_tokens < 1 or request.prompt_tokens < 1:
@@ -155,9 +155,10 @@ class ContinuousBatch:
             if self._time.attended_ps:
                 pairs = sum(attended_pairs(tokens, sequence.context) for sequence, tokens in self._chunks)
                 step_ps += self._time.attended_ps * pairs
-            self._plan = Plan(self._clock_ps, step_ps, 0, 1)
+            self._plan = Plan(self._clock_ps, step_ps, 0, 1, self._decoders)
         else:
-            self._plan = Plan(self._clock_ps, step_ps, self._time.growth_ps * self._decoders, self._steps_alike())
+            growth_ps = self._time.growth_ps * self._decoders
+            self._plan = Plan(self._clock_ps, step_ps, growth_ps, self._steps_alike(), self._decoders)
         return self._plan
 
     def _steps_alike(self) -> int:

@@ -8,10 +8,11 @@ times are whole picoseconds and a run's total is their exact sum.
 
 from __future__ import annotations
 
-from math import isqrt
 from typing import Protocol, TypeVar
 
 from scheduler.request import Request
+from scheduler.server_model.front_end import FrontEnd
+from scheduler.server_model.plan import Plan
 
 
 class Sequence:
@@ -68,45 +69,6 @@ class Sequence:
         return self.request.id
 
 
-class Plan:
-    """A run of ``steps`` equal-composition steps in flight, from ``start_ps``: step j (from 0) takes
-    ``first_ps + j * growth_ps``. ``emitting``: ids of sequences that decode in each of them."""
-
-    __slots__ = ("first_ps", "growth_ps", "start_ps", "steps")
-
-    def __init__(self, start_ps: int, first_ps: int, growth_ps: int, steps: int) -> None:
-        self.start_ps = start_ps
-        self.first_ps = first_ps
-        self.growth_ps = growth_ps
-        self.steps = steps
-
-    def end_ps(self, k: int) -> int:
-        """End of the k-th step (k >= 1), exact."""
-        return self.start_ps + k * self.first_ps + self.growth_ps * (k * (k - 1) // 2)
-
-    def end_ns(self, k: int) -> int:
-        """End of the k-th step on the ns clock (the last whole ns)."""
-        return (self.start_ps + k * self.first_ps + self.growth_ps * (k * (k - 1) // 2)) // 1000
-
-    @property
-    def first_step_end_ns(self) -> int:
-        return self.end_ns(1)
-
-    def steps_until(self, now_ns: int) -> int:
-        """The least k >= 1 with ``end_ns(k) >= now_ns``, at most ``steps``: where a run is cut when something arrives."""
-        first, growth, wanted = self.first_ps, self.growth_ps, now_ns * 1000 - self.start_ps
-        if self.steps == 1 or wanted <= first:
-            return 1
-        if not growth:
-            return min(-(-wanted // first), self.steps)
-        # The end of step k is a square in k: from the whole part of its root (or one less, isqrt rounds down) upward.
-        linear = 2 * first - growth
-        k = max(1, (isqrt(linear * linear + 8 * growth * wanted) - linear) // (2 * growth))
-        while k * first + growth * (k * (k - 1) // 2) < wanted:
-            k += 1
-        return min(k, self.steps)
-
-
 T = TypeVar("T")
 Many = list[T] | tuple[()]
 
@@ -152,6 +114,10 @@ class ServerModel(Protocol):
     """One replica. ``admit`` and ``abort`` may come while a run is in flight; they take effect at its next step."""
 
     @property
+    def front_end(self) -> FrontEnd:
+        """What a request passes before ``admit``; its driver tells it when runs start and end."""
+
+    @property
     def waiting(self) -> int:
         """Requests in the engine's own queue."""
 
@@ -162,10 +128,6 @@ class ServerModel(Protocol):
     def admit(self, request: Request, now_ns: int, output_tokens: int, account: int = 0) -> None:
         """Into the engine's queue; it will give ``output_tokens`` (>= 1), to be reported under ``account``. Raises ValueError
         for one that can never fit."""
-
-    def entry_ns(self, in_flight: int) -> int:
-        """What a request loses before the engine's queue, beyond the constant offset, when ``in_flight`` others have been
-        sent to the server and have not ended: its front end is busy with them."""
 
     def may_start_now(self) -> bool:
         """True when the head of the engine's queue could join at the next step (so that a run is worth cutting)."""

@@ -10,7 +10,9 @@ from collections import deque
 from collections.abc import Callable
 
 from scheduler.request import Request
-from scheduler.server_model.protocol import Plan, Sequence, StepResult
+from scheduler.server_model.front_end import FrontEnd
+from scheduler.server_model.plan import Plan
+from scheduler.server_model.protocol import Sequence, StepResult
 
 
 class SingleServer:
@@ -21,6 +23,7 @@ class SingleServer:
         self._queue: deque[Sequence] = deque()
         self._plan: Plan | None = None
         self._admitted = 0
+        self.front_end = FrontEnd()
 
     @property
     def waiting(self) -> int:
@@ -33,9 +36,6 @@ class SingleServer:
     def admit(self, request: Request, now_ns: int, output_tokens: int, account: int = 0) -> None:  # noqa: ARG002 (part of the protocol)
         self._queue.append(Sequence(request, output_tokens, self._admitted))
         self._admitted += 1
-
-    def entry_ns(self, in_flight: int) -> int:  # noqa: ARG002 (part of the protocol)
-        return 0
 
     def may_start_now(self) -> bool:
         return False

@@ -4,7 +4,8 @@ The step law (per step of one replica)::
 
     t = a + b * prefill_tokens + c * decoding_sequences + d * resident_kv_tokens + attended * attended_pairs
 
-plus ``offset``, between the request leaving the client and its entering the engine's queue. ``resident KV`` is the context
+plus ``offset``, between the request leaving the client and its entering the engine's queue, counted in the time that the
+front end's streams leave it (:mod:`scheduler.server_model.front_end`). ``resident KV`` is the context
 (prompt and generated tokens) of the sequences that decode in the step. A pair is a prefilled token and a token that it attends
 to, itself included: a chunk of q tokens after p computed ones has ``q * p + q * (q + 1) / 2``. Terms that are 0 are off.
 """
@@ -22,8 +23,8 @@ PS_PER_US = 1_000_000
 class StepLaw(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Microseconds a step (``a``), a prefilled token (``b``), a decoding sequence (``c``), a resident KV token (``d``),
     a pair of a prefilled token and one that it attends to (``attended``; stated, never fitted); ``offset_us`` before the
-    engine's queue, and ``offset_per_sequence_us`` more for each request in flight (the server's front end is busy with their
-    streams). All >= 0 and ``a_us`` > 0, so that time always moves."""
+    engine's queue, in the time that the front end has free, which ``stream_us`` a step and decoding sequence takes
+    (:mod:`scheduler.server_model.front_end`). All >= 0 and ``a_us`` > 0, so that time always moves."""
 
     a_us: float
     b_us: float
@@ -31,7 +32,7 @@ class StepLaw(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     d_us: float = 0.0
     attended_us: float = 0.0
     offset_us: float = 0.0
-    offset_per_sequence_us: float = 0.0
+    stream_us: float = 0.0
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
@@ -122,24 +123,24 @@ PRESETS: dict[str, ServerModelSpec] = {
     "h200-llama-8b": ServerModelSpec(
         name="h200-llama-8b",
         law=StepLaw(
-            a_us=4888.0,
-            b_us=21.02,
-            c_us=4.94,
-            d_us=0.0374,
+            a_us=4897.4,
+            b_us=21.178,
+            c_us=4.7007,
+            d_us=0.035471,
             attended_us=0.0008,
-            offset_us=19770.0,
-            offset_per_sequence_us=144.0,
+            offset_us=16352.0,
+            stream_us=79.635,
         ),
         limits=ServerLimits(max_num_seqs=64, max_num_batched_tokens=8192, kv_tokens=841_888),
         fit={
             "server": "vLLM 0.24 on one H200, Llama 3 8B (bf16), measured at the client: eight captures",
             "held_out": "leave one capture out",
             "mean_absolute_error": {
-                "ttft_p50": 0.180,
+                "ttft_p50": 0.135,
                 "ttft_p99": 0.178,
-                "tpot_mean": 0.031,
-                "tpot_p99": 0.074,
-                "itl_p99": 0.244,
+                "tpot_mean": 0.028,
+                "tpot_p99": 0.071,
+                "itl_p99": 0.228,
                 "e2e_mean": 0.026,
                 "throughput": 0.007,
             },
@@ -161,11 +162,12 @@ def load_server_model(name_or_path: str) -> ServerModelSpec:
 
 
 RETIRED = {
-    "law": ("e_us", "launch_us", "launch_tail_us", "launch_idle_us"),
+    "law": ("e_us", "launch_us", "launch_tail_us", "launch_idle_us", "offset_per_sequence_us"),
     "limits": ("async_scheduling",),
 }
 """Terms of earlier versions: what attention costs a long prompt, a host's launch of steps with prefill, an engine that plans
-a step ahead. They did not predict unseen captures better than the law without them, by any margin."""
+a step ahead. They did not predict unseen captures better than the law without them, by any margin. A constant for each request
+in flight stood for what ``stream_us`` says better."""
 
 
 def decode_server_model(data: bytes, *, where: str) -> ServerModelSpec:
@@ -187,6 +189,14 @@ def server_model_of(data: object, *, where: str) -> ServerModelSpec:
     if not spec.schema.startswith("lmperf.server-model/") or major != "1":
         raise ServerModelError(f"server model {where}: schema is {spec.schema!r}; this version reads {SCHEMA!r}")
     return spec
+
+
+def server_limits_of(data: object, *, where: str) -> ServerLimits:
+    """The limits alone of a server model in plain data: those of an engine that was captured hold whatever terms its law had
+    then. Raises ServerModelError."""
+    if isinstance(data, dict):
+        data = {**data, "law": {"a_us": 1.0, "b_us": 0.0}}
+    return server_model_of(data, where=where).limits
 
 
 def _without_retired(data: object, where: str) -> object:

@@ -7,9 +7,9 @@ from scheduler.server_model.spec import PS_PER_US, StepLaw
 
 class StepTime:
     """``growth_ps``: what a step of decodes grows by from one to the next, a sequence. ``attended_ps``: a pair of a prefilled
-    token and one that it attends to. ``entry_ns``: before the engine's queue, for each request in flight."""
+    token and one that it attends to."""
 
-    __slots__ = ("_a_ps", "_b_ps", "_c_ps", "attended_ps", "entry_ns", "growth_ps")
+    __slots__ = ("_a_ps", "_b_ps", "_c_ps", "attended_ps", "growth_ps")
 
     def __init__(self, law: StepLaw) -> None:
         self._a_ps = max(1, round(law.a_us * PS_PER_US))
@@ -17,7 +17,6 @@ class StepTime:
         self._c_ps = round(law.c_us * PS_PER_US)
         self.growth_ps = round(law.d_us * PS_PER_US)
         self.attended_ps = round(law.attended_us * PS_PER_US)
-        self.entry_ns = round(law.offset_per_sequence_us * 1000)
 
     def step_ps(self, prefill_tokens: int, decoders: int, decode_kv: int) -> int:
         """One step, less what its prefilled tokens attend to."""

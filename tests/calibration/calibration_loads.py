@@ -12,7 +12,7 @@ from scheduler.server_model.spec import ServerLimits, StepLaw
 
 S = 1_000_000_000
 
-PLAIN_LAW = StepLaw(a_us=6000.0, b_us=25.0, c_us=40.0, d_us=0.05, offset_us=9000.0, offset_per_sequence_us=200.0)
+PLAIN_LAW = StepLaw(a_us=6000.0, b_us=25.0, c_us=40.0, d_us=0.05, offset_us=9000.0, stream_us=100.0)
 PLAIN_LIMITS = ServerLimits(max_num_seqs=128, max_num_batched_tokens=8192)
 
 

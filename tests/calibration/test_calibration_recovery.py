@@ -28,10 +28,10 @@ def test_a_plain_law_is_recovered_from_stamps_alone(plain):
     assert law.offset_us == pytest.approx(PLAIN_LAW.offset_us, rel=0.15)
 
 
-def test_an_offset_that_grows_with_the_requests_in_flight_is_found():
-    """Ten times the guess, beside a small constant: in both the usual request waits as long, so a search that goes downhill
-    alone leaves it at the guess, and errs where loads differ."""
-    law = msgspec.structs.replace(PLAIN_LAW, offset_us=8000.0, offset_per_sequence_us=1500.0)
+def test_a_front_end_that_streams_keep_busy_is_found():
+    """Three times the guess, beside a small offset: a larger offset makes the usual request wait as long, and errs where loads
+    differ."""
+    law = msgspec.structs.replace(PLAIN_LAW, offset_us=8000.0, stream_us=280.0)
     loads = (workload(1, 60, rate=2.0), workload(2, 120, rate=14.0), workload(4, 100, users=24))
     found = calibrate(
         [captured(load, law, PLAIN_LIMITS) for load in loads],
@@ -41,9 +41,9 @@ def test_an_offset_that_grows_with_the_requests_in_flight_is_found():
         hold_out=False,
         refits=0,
     )
-    assert found.spec.law.offset_per_sequence_us == pytest.approx(1500, rel=0.35)
-    assert found.spec.law.offset_us == pytest.approx(8000, rel=0.5)
-    assert found.not_told() == frozenset()
+    assert found.spec.law.stream_us == pytest.approx(280, rel=0.2)
+    assert found.spec.law.offset_us == pytest.approx(8000, rel=0.3)
+    assert found.untold == frozenset()
 
 
 def test_a_server_that_speculates_is_found_where_its_drafts_are_stated():
@@ -58,12 +58,28 @@ def test_a_server_that_speculates_is_found_where_its_drafts_are_stated():
     assert any("several tokens came in one chunk" in warning for warning in plain.warnings)
 
 
-def test_what_the_captures_leave_at_the_guess_has_no_interval(plain):
-    """PLAIN_LAW's is near the guess: how little it moves says nothing of how well it is known."""
-    assert plain.not_told() == {"offset_per_sequence_us"}
-    assert plain.intervals().keys() >= {"a_us", "b_us", "offset_us"}
-    assert "offset_per_sequence_us" not in plain.intervals()
-    assert "offset_per_sequence_us" not in plain.spec.fit["jackknife_95"]
+def test_what_the_captures_do_not_tell_has_no_interval(plain):
+    """What streams take of the front end: light loads leave it at the guess, and how little it moves says nothing of how well
+    it is known; several loads tell it."""
+    light = [captured(workload(seed, 60, rate=1.0), PLAIN_LAW, PLAIN_LIMITS) for seed in (1, 2, 3)]
+    found = calibrate(light, limits=PLAIN_LIMITS, evaluations=20, bootstrap=10)
+    assert found.untold == {"stream_us"}
+    assert found.intervals().keys() >= {"a_us", "b_us", "offset_us"}
+    assert "stream_us" not in found.intervals()
+    assert found.spec.fit["not_told"] == ["stream_us"]
+    assert "stream_us" not in found.spec.fit["jackknife_95"]
+    assert plain.untold == frozenset()
+    assert "stream_us" in plain.intervals()
+
+
+@pytest.mark.parametrize("stream_us", [100.0, 280.0, 600.0])
+def test_quiet_requests_tell_what_streams_take_of_the_front_end(stream_us):
+    """Without the simulator: to two fifths, from three loads."""
+    law = msgspec.structs.replace(PLAIN_LAW, stream_us=stream_us)
+    loads = (workload(1, 60, rate=2.0), workload(2, 120, rate=14.0), workload(4, 100, users=24))
+    found = fit_law([captured(load, law, PLAIN_LIMITS) for load in loads], bootstrap=1).law
+    assert found.stream_us == pytest.approx(stream_us, rel=0.4)
+    assert found.offset_us == pytest.approx(PLAIN_LAW.offset_us, rel=0.25)
 
 
 def test_held_out_captures_of_a_known_server_are_predicted(plain):
@@ -142,7 +158,7 @@ def test_cached_tokens_are_attended_to_in_a_fit_too():
 def test_refining_never_makes_a_fit_worse_and_keeps_what_is_off():
     """The start is one of the candidates; parameters that are 0 stay 0."""
     seen = [captured(workload(5, 80, rate=10.0), PLAIN_LAW, PLAIN_LIMITS)]
-    start = start_of(fit_law(seen, bootstrap=1).law, PLAIN_LIMITS)
+    start = start_of(seen, fit_law(seen, bootstrap=1).law, PLAIN_LIMITS)
     before = refine(seen, start, PLAIN_LIMITS, evaluations=1)
     after = refine(seen, start, PLAIN_LIMITS, evaluations=40)
     assert after.loss <= before.loss

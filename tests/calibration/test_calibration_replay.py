@@ -29,7 +29,7 @@ laws = st.builds(
     c_us=st.floats(0, 50),
     d_us=st.floats(0, 0.5),
     offset_us=st.floats(0, 20_000),
-    offset_per_sequence_us=st.floats(0, 500),
+    stream_us=st.floats(0, 500),
 )
 limits_ = st.builds(
     ServerLimits,
@@ -68,7 +68,6 @@ def simulated(load: Observations, law: StepLaw, limits: ServerLimits):
         outcomes.append,
         on_gaps=lambda _tenant, values, counts, _tokens=1: gaps.extend(np.repeat(values, counts).tolist()),
         after=after if load.users is not None else None,
-        offset_ns=law.offset_ns,
     ).run()
     by_id = sorted(outcomes, key=lambda outcome: outcome.request.id)
     return (
@@ -163,7 +162,7 @@ def test_known_hits_cost_what_a_prefix_cache_saves():
     outcomes = []
     config = DispatcherConfig(tenants=(Tenant(name="t"),), policy="fifo", backends={"": Slots()})
     server = build_server(law, limits, 16)
-    Simulation(Dispatcher(config), {"": server}, requests, outcomes.append, offset_ns=law.offset_ns).run()
+    Simulation(Dispatcher(config), {"": server}, requests, outcomes.append).run()
     by_id = sorted(outcomes, key=lambda outcome: outcome.request.id)
     cached = np.array([outcome.cached_prompt_tokens for outcome in by_id])
     assert 0.5 < cached.sum() / load.prompt_tokens.sum() < 1

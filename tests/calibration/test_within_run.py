@@ -13,7 +13,8 @@ from scheduler.server_model.spec import StepLaw
 
 
 def test_one_capture_has_intervals_and_its_file_too():
-    """Of every parameter that is not 0; said to be within the run, and never taken for those over captures."""
+    """Of every parameter that is not 0 and that the run tells; said to be within the run, and never taken for those over
+    captures."""
     seen = captured(workload(7, 80, rate=6.0), PLAIN_LAW, PLAIN_LIMITS)
     steps = []
     found = calibrate(
@@ -25,7 +26,8 @@ def test_one_capture_has_intervals_and_its_file_too():
         on_progress=lambda done, total: steps.append((done, total)),
     )
     law, shown = found.spec.law, found.intervals()
-    assert set(shown) == {name for name in law.__struct_fields__ if getattr(law, name) > 0}
+    assert found.untold == {"stream_us"}, "about two sequences decode at once"
+    assert set(shown) == {name for name in law.__struct_fields__ if getattr(law, name) > 0} - found.untold
     for name, one in shown.items():
         assert one.low <= getattr(law, name) == one.value <= one.high
     assert shown["a_us"].low < shown["a_us"].high
@@ -38,7 +40,7 @@ def test_one_capture_has_intervals_and_its_file_too():
 def test_of_a_long_run_a_stretch_is_refitted(monkeypatch):
     """No command takes an hour for its intervals, and none is without them: those of fewer requests, so wider."""
     seen = captured(workload(1, 240, rate=5.0), PLAIN_LAW, PLAIN_LIMITS)
-    start = StepLaw(a_us=5500.0, b_us=28.0, c_us=60.0, d_us=0.02, offset_us=8000.0, offset_per_sequence_us=150.0)
+    start = StepLaw(a_us=5500.0, b_us=28.0, c_us=60.0, d_us=0.02, offset_us=8000.0, stream_us=150.0)
     replayed = []
 
     def refined(captures, law, limits, **options):

@@ -17,9 +17,7 @@ from scheduler.calibration.step_law import Interval95, LawFit
 from scheduler.calibration.words import FIGURES
 from scheduler.server_model.spec import ServerLimits, ServerModelSpec, StepLaw
 
-LAW = StepLaw(
-    a_us=4962.0, b_us=21.28, c_us=32.46, d_us=0.0, attended_us=0.0008, offset_us=27510.0, offset_per_sequence_us=176.2
-)
+LAW = StepLaw(a_us=4962.0, b_us=21.28, c_us=32.46, d_us=0.0, attended_us=0.0008, offset_us=27510.0, stream_us=76.2)
 SPANS = LawFit(
     law=LAW,
     intervals={
@@ -39,14 +37,14 @@ def calibration(names, worst=76.2):
     held = tuple(
         HeldOut(
             name,
-            StepLaw(
-                a_us=LAW.a_us * (1 + 0.1 * i), b_us=21.0, c_us=30.0, offset_us=26000.0, offset_per_sequence_us=150.0
-            ),
+            StepLaw(a_us=LAW.a_us * (1 + 0.1 * i), b_us=21.0, c_us=30.0, offset_us=26000.0, stream_us=75.0),
             {figure: worst if j < 3 else (-1) ** i * 0.01 * (i + j) for j, figure in enumerate(FIGURES)},
         )
         for i, name in enumerate(names)
     )
-    return Calibration(ServerModelSpec(name="m", law=LAW, limits=ServerLimits()), SPANS, 1.0, held, ())
+    return Calibration(
+        ServerModelSpec(name="m", law=LAW, limits=ServerLimits()), SPANS, 1.0, held, (), untold=frozenset({"stream_us"})
+    )
 
 
 def printed(found, width):
@@ -74,9 +72,9 @@ def test_every_interval_is_printed_and_says_what_it_is():
     """Of the refined law by a jackknife over captures, and of the least squares that it started from by a bootstrap."""
     text = printed(calibration(["a", "b", "c"]), 80)
     assert "95%, jackknife over captures" in text
-    assert re.search(r"^ *offset +2\.751e\+04 +\[[\d.,e+]+, [\d.,e+]+\] +us before", text, re.MULTILINE)
+    assert re.search(r"^ *offset +2\.751e\+04 +\[[\d.,e+]+, [\d.,e+]+\] +us of the front", text, re.MULTILINE)
     # It stayed at the guess, so an interval would say nothing.
-    assert re.search(r"^ *offset_per_sequence +176\.2 +not told +us more per request", text, re.MULTILINE)
+    assert re.search(r"^ *stream +76\.2 +not told +us of the front end per decoding", text, re.MULTILINE)
     assert "not told: the captures leave it where the fit starts" in text
     assert "a 5,177 [4,479, 5,515], b 20.31 [16.93, 23.52], c 42.2 [25.8, 66.2], d 0 [0, 0.0045]" in text
 

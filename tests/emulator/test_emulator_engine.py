@@ -1,9 +1,9 @@
 """The engine in virtual time: planned token times are the server model's own, however late the host wakes it."""
 
 import asyncio
-import heapq
 from dataclasses import dataclass
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,18 +25,32 @@ class Job:
     output: int
 
 
+def take_in(missing, jobs, free_from_ps, until_ps):
+    """Each request has what it has missing of the front end's free time; returns those that have it all."""
+    entered = []
+    for i in sorted(missing):
+        missing[i] -= max(0, until_ps - max(free_from_ps, jobs[i].received_ns * 1000))
+        if missing[i] <= 0 and jobs[i].received_ns * 1000 <= until_ps:
+            entered.append(i)
+    for i in entered:
+        del missing[i]
+    return entered
+
+
 def reference(jobs, law, limits):
     """Token times by the rules of continuous batching, one step at a time and nothing clever: the oracle."""
     a, b, c, d = (round(v * 1e6) for v in (law.a_us, law.b_us, law.c_us, law.d_us))
-    entering = sorted((job.received_ns + law.offset_ns, index) for index, job in enumerate(jobs))
+    work_ps, stream_ps = law.offset_ns * 1000, round(law.stream_us * 1e6)
+    missing = dict.fromkeys(range(len(jobs)), work_ps)
     times = [[] for _ in jobs]
     left = [job.prompt for job in jobs]
     queue, batch, now_ps = [], [], 0
-    while entering or queue or batch:
+    while missing or queue or batch:
         if not queue and not batch:
-            now_ps = max(now_ps, entering[0][0] * 1000)
-        while entering and entering[0][0] * 1000 <= now_ps:
-            queue.append(heapq.heappop(entering)[1])
+            # Idle: all of the front end's time is free until the first request has had what it needs.
+            entry_ps = min(max(now_ps, jobs[i].received_ns * 1000) + missing[i] for i in missing)
+            queue += take_in(missing, jobs, now_ps, entry_ps)
+            now_ps = max(now_ps, entry_ps)
         decoding = [i for i in batch if left[i] == 0]
         budget = limits.max_num_batched_tokens - len(decoding)
         chunks = {}
@@ -49,7 +63,10 @@ def reference(jobs, law, limits):
             chunks[i] = min(left[i], budget)
             budget -= chunks[i]
         resident = sum(jobs[i].prompt + len(times[i]) for i in decoding)
+        start_ps = now_ps
         now_ps += a + b * sum(chunks.values()) + c * len(decoding) + d * resident
+        busy_ps = min(len(decoding) * stream_ps, now_ps - start_ps - (now_ps - start_ps) // 8)
+        queue += take_in(missing, jobs, start_ps + busy_ps, now_ps)
         for i, tokens in chunks.items():
             left[i] -= tokens
         for i in decoding + [i for i in chunks if left[i] == 0]:
@@ -79,7 +96,6 @@ class Host:
         self.loop = asyncio.new_event_loop()
         self.engine = Engine(
             self.model,
-            offset_ns=LAW.offset_ns,
             clock=lambda: self.now_ns,
             epoch_ns=epoch_ns,
             metrics=self.metrics,
@@ -149,13 +165,14 @@ jobs_in_order = st.lists(
 ).map(lambda jobs: sorted(jobs, key=lambda job: job.received_ns))
 
 
-@given(jobs_in_order, st.lists(st.integers(0, 20_000_000), max_size=60))
-def test_tokens_are_planned_when_the_model_says_however_late_the_host_is(jobs, lateness_ns):
+@given(jobs_in_order, st.lists(st.integers(0, 20_000_000), max_size=60), st.sampled_from([0.0, 150.0, 600.0]))
+def test_tokens_are_planned_when_the_model_says_however_late_the_host_is(jobs, lateness_ns, stream_us):
     """Steps end at absolute times: a late wake-up is caught up with and moves no later step, and a request joins the
-    step that it would have joined on a host that is never late."""
-    host = Host(lateness_ns)
+    step that it would have joined on a host that is never late, whatever the streams leave it of the front end."""
+    law = msgspec.structs.replace(LAW, stream_us=stream_us)
+    host = Host(lateness_ns, ContinuousBatch(law, LIMITS))
     made = host.run(jobs)
-    assert [list(one.planned_ns) for one in made] == reference(jobs, LAW, LIMITS)
+    assert [list(one.planned_ns) for one in made] == reference(jobs, law, LIMITS)
     assert all(one.sink.seen == list(range(job.output)) for one, job in zip(made, jobs, strict=True))
     assert all(one.done.done() for one in made)
     assert all(sent >= due for one in made for sent, due in zip(one.token_ns, one.planned_ns, strict=True))

@@ -103,7 +103,6 @@ def simulated(recipe, *, policy="wfq", seed=3, growth=None, slots=SLOTS):
         arrivals,
         outcomes.append,
         after=after,
-        offset_ns=SERVER.law.offset_ns,
     ).run()
     return outcomes
 

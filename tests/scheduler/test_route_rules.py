@@ -17,7 +17,7 @@ from scheduler.prefix_index import PrefixIndex
 from scheduler.request import Outcome, Request, Status
 from scheduler.routing import Routing, Rule, routed_text
 from scheduler.server_model.batching import ContinuousBatch
-from scheduler.server_model.protocol import Plan
+from scheduler.server_model.plan import Plan
 from scheduler.server_model.spec import ServerLimits, StepLaw
 from scheduler.slots import Slots
 

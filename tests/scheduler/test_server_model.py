@@ -12,7 +12,7 @@ from sched_support import request
 
 from scheduler.server_model.batching import ContinuousBatch
 from scheduler.server_model.build import build_server
-from scheduler.server_model.protocol import Plan
+from scheduler.server_model.plan import Plan
 from scheduler.server_model.spec import (
     PRESETS,
     ServerLimits,

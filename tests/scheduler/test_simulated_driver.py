@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import msgspec
 import pytest
 from sched_support import MS, POLICIES, S, WatchedDispatcher, dispatcher, request, serve, simulate, tenant
 
@@ -18,8 +19,9 @@ _T = [tenant("a")]
 _LAW = StepLaw(a_us=10_000.0, b_us=10.0)
 
 
-def _engine(kv: int | None = None) -> ContinuousBatch:
-    return ContinuousBatch(_LAW, ServerLimits(max_num_seqs=4, max_num_batched_tokens=100, kv_tokens=kv))
+def _engine(kv: int | None = None, offset_us: float = 0.0) -> ContinuousBatch:
+    law = msgspec.structs.replace(_LAW, offset_us=offset_us)
+    return ContinuousBatch(law, ServerLimits(max_num_seqs=4, max_num_batched_tokens=100, kv_tokens=kv))
 
 
 def _second(_) -> int:
@@ -27,8 +29,8 @@ def _second(_) -> int:
 
 
 def test_stamps_of_a_served_request():
-    """Prefill of 10 tokens, then two decode steps of 10 ms; ``offset_ns`` lies between dispatch and the engine."""
-    (outcome,) = simulate(dispatcher(_T), {"a": _engine()}, [request(0, "a", 5 * MS, 10, 3)], offset_ns=MS)
+    """Prefill of 10 tokens, then two decode steps of 10 ms; the offset lies between dispatch and the engine."""
+    (outcome,) = simulate(dispatcher(_T), {"a": _engine(offset_us=1000)}, [request(0, "a", 5 * MS, 10, 3)])
     first_ns = 5 * MS + MS + 10_100_000
     assert (outcome.enqueued_ns, outcome.dispatched_ns, outcome.first_token_ns) == (5 * MS, 5 * MS, first_ns)
     assert (outcome.last_token_ns, outcome.finished_ns, outcome.output_tokens) == (
@@ -81,7 +83,7 @@ def test_what_can_never_fit_fails_and_frees_its_slot():
 def test_until_leaves_the_rest_unfinished():
     """Running, on the way and queued: each reported once, in order of arrival."""
     arrivals = [request(n, "a", n) for n in range(5)]
-    outcomes = simulate(dispatcher(_T, sequences=2), {"a": _engine()}, arrivals, until_ns=15 * MS, offset_ns=MS)
+    outcomes = simulate(dispatcher(_T, sequences=2), {"a": _engine(offset_us=1000)}, arrivals, until_ns=15 * MS)
     assert [o.request.id for o in outcomes] == [0, 1, 2, 3, 4]
     assert {o.status for o in outcomes} == {Status.UNFINISHED}
     assert [o.dispatched_ns is not None for o in outcomes] == [True, True, False, False, False]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sched_support import MS, POLICIES, dispatcher, request, simulate, tenant
 
 from scheduler.server_model.build import build_server
-from scheduler.server_model.protocol import Plan
+from scheduler.server_model.plan import Plan
 from scheduler.server_model.spec import ServerLimits, StepLaw
 
 TENANTS = (tenant("a", 2.0, ttft_ms=60.0), tenant("b", ttft_ms=300.0), tenant("c", ttft_ms=None))
@@ -25,7 +25,7 @@ class OneStepAtATime:
 
     def plan(self, now_ns):
         run = self._model.plan(now_ns)
-        return None if run is None else Plan(run.start_ps, run.first_ps, run.growth_ps, 1)
+        return None if run is None else Plan(run.start_ps, run.first_ps, run.growth_ps, 1, run.decoders)
 
 
 def arrivals():
@@ -42,12 +42,14 @@ def arrivals():
     b_us=st.sampled_from([0.0, 31.7]),
     d_us=st.sampled_from([0.0, 0.5]),
     offset_us=st.sampled_from([0.0, 2000.0, 3333.3]),
+    stream_us=st.sampled_from([0.0, 150.0, 700.0]),
     kv=st.sampled_from([None, 90]),
     sequences=st.sampled_from([None, 2, 4]),
 )
-def test_runs_are_their_steps_under_every_policy(which, told, b_us, d_us, offset_us, kv, sequences):
-    """Every stamp and every end, with and without a queue of ours, preemption, and arrivals just as a step ends."""
-    law = StepLaw(a_us=1000.0, b_us=b_us, d_us=d_us, offset_us=offset_us)
+def test_runs_are_their_steps_under_every_policy(which, told, b_us, d_us, offset_us, stream_us, kv, sequences):
+    """Every stamp and every end, with and without a queue of ours, preemption, a front end that streams keep busy (or more
+    than busy), and arrivals just as a step ends."""
+    law = StepLaw(a_us=1000.0, b_us=b_us, d_us=d_us, offset_us=offset_us, stream_us=stream_us)
     limits = ServerLimits(max_num_seqs=3, max_num_batched_tokens=32, kv_tokens=kv)
     requests = [
         request(number, name, at_us * MS // 1000, prompt, output)
@@ -58,7 +60,7 @@ def test_runs_are_their_steps_under_every_policy(which, told, b_us, d_us, offset
         core = dispatcher(TENANTS, which, sequences=sequences)
         return sorted(
             (found.request.id, found.status, found.dispatched_ns, found.first_token_ns, found.last_token_ns)
-            for found in simulate(core, {"a": server}, requests, offset_ns=law.offset_ns)
+            for found in simulate(core, {"a": server}, requests)
         )
 
     assert served(build_server(law, limits)) == served(OneStepAtATime(law, limits))
