@@ -50,7 +50,9 @@ class ServerLimitsModel(Part):
     speculative_acceptance: Annotated[float, Field(ge=0, le=1)] | None = Field(
         None, description="Probability that a drafted token is accepted, given that those before it were."
     )
-    offset_ms: MillisecondsOrZero | None = Field(None, description="Constant time before a first token, ms.")
+    offset_ms: MillisecondsOrZero | None = Field(
+        None, description="What a request needs of the server's front end, ms: free time before the engine's queue."
+    )
 
 
 class ServerModel(Part):

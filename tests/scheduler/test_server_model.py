@@ -21,6 +21,7 @@ from scheduler.server_model.spec import (
     decode_server_model,
     encode_server_model,
     load_server_model,
+    server_limits_of,
 )
 
 _LAW = StepLaw(a_us=5_000.0, b_us=21.7, c_us=0.35, d_us=0.038)
@@ -341,6 +342,7 @@ def test_a_server_model_file_is_read_back(tmp_path):
         ("law", "launch_us", 13_000.0, 0.0),
         ("law", "launch_tail_us", 900.0, 0.0),
         ("law", "launch_idle_us", 7_000.0, 0),
+        ("law", "offset_per_sequence_us", 144.0, 0.0),
         ("limits", "async_scheduling", True, False),
     ],
 )
@@ -353,6 +355,17 @@ def test_a_file_with_terms_of_earlier_versions_is_read_while_they_are_off(part, 
     data[part][term] = on
     with pytest.raises(ServerModelError, match=rf"old\.json: {part}\.{term} is .* calibrate again"):
         decode_server_model(msgspec.json.encode(data), where="old.json")
+
+
+def test_the_limits_of_a_captured_server_are_read_whatever_its_law_had():
+    """Runs of the embedded server keep its model: those of an earlier version can still be calibrated."""
+    spec = PRESETS["h200-llama-8b"]
+    data = msgspec.to_builtins(spec)
+    data["law"]["offset_per_sequence_us"] = 144.0
+    assert server_limits_of(data, where="old run") == spec.limits
+    data["limits"]["max_num_seqs"] = 0
+    with pytest.raises(ServerModelError, match=r"old run: .*max_num_seqs"):
+        server_limits_of(data, where="old run")
 
 
 def test_a_file_with_a_term_that_never_was_is_refused():
