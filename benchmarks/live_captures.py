@@ -71,6 +71,8 @@ LOADS = (
     Load("prompts_r8", rate=8, prompt=(4096, 0.5), output=(16, 0.5)),
     Load("answers_r18", rate=18, prompt=(128, 0.5), output=(384, 0.5)),
     Load("closed_c32", users=32),
+    Load("closed_c64", users=64, duration_s=20),
+    Load("open_r8", rate=8),
     Load("open_r24-seed-1", rate=24, seed=1),
     Load("open_r36-seed-1", rate=36, seed=1),
 )

@@ -72,7 +72,7 @@ def simulated(requests: Sequence[Request], routing: Routing, slots: Slots, repli
     )
     models = {name: build_server(server.law, limits, MOONCAKE_BLOCK_TOKENS) for name in names}
     outcomes: list[Outcome] = []
-    Simulation(Dispatcher(config), models, requests, outcomes.append, offset_ns=server.law.offset_ns).run()
+    Simulation(Dispatcher(config), models, requests, outcomes.append).run()
     return outcomes
 
 
