@@ -71,6 +71,8 @@ class Replica:
 
     def _await_entry(self) -> None:
         self._entry_number += 1
+        if self._plan is not None and self._steps == 1:
+            return  # whoever enters during a step joins the next: its end takes them in
         entry_ns = self.model.front_end.next_ns(self._plan)
         if entry_ns is not None:
             self._env.call_at(max(self._env.now_ns, entry_ns), self._on_entry, self._entry_number)
@@ -80,6 +82,13 @@ class Replica:
             self._take_in(self.model.front_end.entered(self._env.now_ns, self._plan))
             self._await_entry()
 
+    @property
+    def waiting(self) -> int:
+        """Requests in the engine's own queue by now."""
+        if self._sent:
+            self._take_in(self.model.front_end.entered(self._env.now_ns, self._plan))
+        return self.model.waiting
+
     def _take_in(self, request_ids: list[int]) -> None:
         for request_id in request_ids:
             self._simulation.reach(self._sent.pop(request_id))
@@ -87,9 +96,10 @@ class Replica:
     def _start(self) -> None:
         self._plan = self.model.plan(self._env.now_ns)
         if self._plan is not None:
-            self.model.front_end.start(self._plan)
             self._end_after(self._plan, self._plan.steps)
         if self._sent:
+            if self._plan is not None:
+                self.model.front_end.start(self._plan)
             self._await_entry()
 
     def _cut(self) -> None:
@@ -112,7 +122,8 @@ class Replica:
             return
         plan = self._plan
         assert plan is not None, "an end belongs to a run in flight"
-        self._take_in(self.model.front_end.end(plan, self._steps))
+        if self._sent:
+            self._take_in(self.model.front_end.end(plan, self._steps))
         self._plan = None
         result = self.model.commit(self._steps)
         simulation = self._simulation

@@ -165,7 +165,7 @@ class Simulation:
         now_ns = self.env.now_ns
         if control.reads_waiting:
             for name, replica in self._replicas.items():
-                waiting, outstanding = replica.model.waiting, self._dispatcher.outstanding_at(name)
+                waiting, outstanding = replica.waiting, self._dispatcher.outstanding_at(name)
                 control.observe_waiting(name, waiting=waiting, outstanding=outstanding, now_ns=now_ns)
         for event in control.control(now_ns, queued=self._dispatcher.queued > 0):
             self.handle(event)

@@ -43,10 +43,10 @@ class FrontEnd:
 
     def send(self, request_id: int, now_ns: int, plan: Plan | None) -> None:
         at_ps = now_ns * 1000
-        if plan is not None and not self._entering:
-            # Nobody counts: the free time before this step means nothing.
-            self._step = plan.steps_until(now_ns) - 1
-            self._at_ps = plan.end_ps(self._step)
+        if not self._entering:
+            # Nobody counts: the free time before this step, or this instant, means nothing.
+            self._step = 0 if plan is None or plan.steps == 1 else plan.steps_until(now_ns) - 1
+            self._at_ps = at_ps if plan is None else plan.end_ps(self._step)
         self._entering.append((self._free_by(at_ps, plan) + self._work_ps, request_id))
 
     def drop(self, request_id: int) -> bool:
@@ -64,14 +64,15 @@ class FrontEnd:
         missing_ps = self._entering[0][0] - self._free_ps
         if plan is None:
             return (self._at_ps + max(0, missing_ps)) // 1000
-        start_ps, length_ps = self._at_ps, plan.first_ps + self._step * plan.growth_ps
+        needed_ps, growth_ps = plan.decoders * self._stream_ps, plan.growth_ps
+        end_ps, length_ps = self._at_ps, plan.first_ps + self._step * growth_ps
         for _ in range(self._step, plan.steps):
-            busy_ps = self._busy_ps(plan, length_ps)
-            if missing_ps <= length_ps - busy_ps:
-                return (start_ps + busy_ps + max(0, missing_ps)) // 1000
-            missing_ps -= length_ps - busy_ps
-            start_ps += length_ps
-            length_ps += plan.growth_ps
+            end_ps += length_ps
+            free_ps = max(length_ps - needed_ps, length_ps // LEAST_FREE)
+            if missing_ps <= free_ps:
+                return (end_ps - free_ps + max(0, missing_ps)) // 1000
+            missing_ps -= free_ps
+            length_ps += growth_ps
         return None
 
     def entered(self, now_ns: int, plan: Plan | None) -> list[int]:
@@ -79,22 +80,19 @@ class FrontEnd:
         return self._entered(self._free_by(now_ns * 1000 + 999, plan)) if self._entering else []
 
     def start(self, plan: Plan) -> None:
-        """A run begins."""
-        if self._entering:
-            self._free_ps += max(0, plan.start_ps - self._at_ps)
+        """A run begins; it need not be told while nobody is entering."""
+        self._free_ps += max(0, plan.start_ps - self._at_ps)
         self._at_ps = plan.start_ps
         self._step = 0
 
     def end(self, plan: Plan, steps: int) -> list[int]:
-        """The run in flight ends after ``steps``; returns the ids of requests that have entered by then."""
-        end_ps = plan.end_ps(steps)
-        found: list[int] = []
-        if self._entering:
-            self._advance(plan, steps)
-            found = self._entered(self._free_ps)
-        self._at_ps = end_ps
+        """The run in flight ends after ``steps``; returns the ids of requests that have entered by then. It need not be told
+        while nobody is entering."""
+        if not self._entering:
+            return []
+        self._advance(plan, steps)
         self._step = 0
-        return found
+        return self._entered(self._free_ps)
 
     def _entered(self, free_ps: int) -> list[int]:
         entering, found = self._entering, []
@@ -106,19 +104,19 @@ class FrontEnd:
         """The free time up to an instant, no later than the end of the run in flight."""
         if plan is None:
             return self._free_ps + max(0, at_ps - self._at_ps)
-        self._advance(plan, min(plan.steps - 1, plan.steps_until(at_ps // 1000) - 1))
+        if plan.steps > 1:
+            self._advance(plan, min(plan.steps - 1, plan.steps_until(at_ps // 1000) - 1))
         length_ps = plan.first_ps + self._step * plan.growth_ps
-        busy_ps = self._busy_ps(plan, length_ps)
-        passed_ps = min(at_ps - self._at_ps, length_ps)
-        return self._free_ps + max(0, passed_ps - busy_ps)
+        free_ps = max(length_ps - plan.decoders * self._stream_ps, length_ps // LEAST_FREE)
+        left_ps = max(0, self._at_ps + length_ps - at_ps)
+        return self._free_ps + max(0, free_ps - left_ps)
 
     def _advance(self, plan: Plan, steps: int) -> None:
         """Count up to the end of step ``steps`` of the run in flight."""
-        while self._step < steps:
-            length_ps = plan.first_ps + self._step * plan.growth_ps
-            self._free_ps += length_ps - self._busy_ps(plan, length_ps)
+        needed_ps, growth_ps = plan.decoders * self._stream_ps, plan.growth_ps
+        length_ps = plan.first_ps + self._step * growth_ps
+        for _ in range(self._step, steps):
+            self._free_ps += max(length_ps - needed_ps, length_ps // LEAST_FREE)
             self._at_ps += length_ps
-            self._step += 1
-
-    def _busy_ps(self, plan: Plan, length_ps: int) -> int:
-        return min(plan.decoders * self._stream_ps, length_ps - length_ps // LEAST_FREE)
+            length_ps += growth_ps
+        self._step = max(self._step, steps)
