@@ -161,7 +161,7 @@ class Engine:
         """Begin with the request that enters first, at the instant at which it did."""
         entry_ns = self._front_end.next_ns(None)
         if entry_ns is not None and entry_ns + self._epoch_ns <= now_ns:
-            self._admit(self._front_end.entered(entry_ns, None), entry_ns + self._epoch_ns)
+            self._admit(self._front_end.enter(), entry_ns + self._epoch_ns)
             self._begin_step(entry_ns + self._epoch_ns)
         else:
             self._await_entry()

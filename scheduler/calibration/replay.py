@@ -76,7 +76,7 @@ class _Replay:
             ):
                 self._send(*heapq.heappop(events))
             elif entry_ns is not None and (end_ns is None or entry_ns <= end_ns):
-                self._take_in(entry_ns, self._front_end.entered(entry_ns, self._plan))
+                self._take_in(entry_ns, self._front_end.enter())
                 self._entry_ns = self._front_end.next_ns(self._plan)
             elif end_ns is not None:
                 self._end(end_ns)

@@ -58,9 +58,10 @@ class Replica:
         if front_end.immediate:
             self._simulation.reach(flight)
             return
-        self._sent[flight.request.id] = flight
-        front_end.send(flight.request.id, self._env.now_ns, self._plan)
-        if len(front_end) == 1:
+        sent, request_id = self._sent, flight.request.id
+        sent[request_id] = flight
+        front_end.send(request_id, self._env.now_ns, self._plan)
+        if len(sent) == 1:
             self._await_entry()
 
     def withdraw(self, flight: Flight) -> None:
@@ -79,8 +80,9 @@ class Replica:
 
     def _on_entry(self, number: int) -> None:
         if number == self._entry_number:
-            self._take_in(self.model.front_end.entered(self._env.now_ns, self._plan))
-            self._await_entry()
+            self._take_in(self.model.front_end.enter())
+            if self._sent:
+                self._await_entry()
 
     @property
     def waiting(self) -> int:

@@ -75,6 +75,10 @@ class FrontEnd:
             length_ps += growth_ps
         return None
 
+    def enter(self) -> list[int]:
+        """The instant of ``next_ns`` has come: ids of the requests that enter at it."""
+        return self._entered(self._entering[0][0])
+
     def entered(self, now_ns: int, plan: Plan | None) -> list[int]:
         """Ids of the requests that have entered by now, and have not been told before."""
         return self._entered(self._free_by(now_ns * 1000 + 999, plan)) if self._entering else []
