@@ -1,8 +1,8 @@
 """What is between a client and the engine's queue: the server's front end, which reads requests and writes streams.
 
 One thread does both. After each step it writes a chunk to every sequence that decodes, ``stream`` each; what is left of the
-step goes to the requests that it is taking in, each of which needs ``work`` of that time. So a request enters at once when
-the server is idle (after ``work``), and waits for many steps when short steps of many sequences keep the front end busy, until
+step goes to the requests that it is taking in, each of which needs ``work`` of that time. So a request enters ``work`` after
+it was sent when the server is idle, and waits for many steps when short steps of many sequences keep the front end busy, until
 a long step, one with a prefill, leaves it time. A front end that cannot keep up joins chunks: whatever the streams need, an
 eighth of each step is left.
 
@@ -17,7 +17,7 @@ from collections import deque
 from scheduler.server_model.plan import Plan
 
 LEAST_FREE = 8
-"""Of each step, one part in so many is left to the requests."""
+"""A divisor: an eighth of each step is left to the requests, whatever the streams need."""
 
 
 class FrontEnd:
@@ -32,7 +32,8 @@ class FrontEnd:
         self._stream_ps = stream_ps
         self.immediate = not work_ps and not stream_ps
         self._entering: deque[tuple[int, int]] = deque()
-        # The free time up to an instant: the start of step ``_step`` (from 0) of the run in flight, or in idleness.
+        # ``_free_ps``: the free time up to ``_at_ps``, the start of step ``_step`` (from 0) of the run in flight or an
+        # instant of idleness. Meaningless while nobody is entering.
         self._free_ps = 0
         self._at_ps = 0
         self._step = 0
@@ -42,6 +43,7 @@ class FrontEnd:
         return len(self._entering)
 
     def send(self, request_id: int, now_ns: int, plan: Plan | None) -> None:
+        """A request leaves for the server at ``now_ns``; its free time counts from then."""
         at_ps = now_ns * 1000
         if not self._entering:
             # Nobody counts: the free time before this step, or this instant, means nothing.
