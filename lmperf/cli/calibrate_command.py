@@ -16,6 +16,7 @@ from lmperf.scenario.faults import ScenarioError
 from lmperf.wiring.captured import any_trace, limits_of_headers
 from lmperf.wiring.observed import observations
 from lmperf.wiring.ranked import rank_policies
+from loadgen.signals import beside
 from loadgen.whole_file import write_whole
 from scheduler.calibration.calibrate import calibrate
 from scheduler.calibration.doubts import beyond_use, mostly_left_out
@@ -49,16 +50,18 @@ def run(args: argparse.Namespace) -> ExitCode:
     seen = observations(traces)
     progress.stage(f"fitting {sum(map(len, seen)):,} requests of {len(traces)} captures")
     started = time.monotonic()
-    found = calibrate(
-        seen,
-        name=args.name,
-        limits=_stated(limits_of_headers(traces), args),
-        max_num_seqs=args.max_num_seqs,
-        max_num_batched_tokens=args.max_num_batched_tokens,
-        drafts=args.speculative_tokens or 0,
-        acceptance=args.speculative_acceptance,
-        attended_us=args.attended_us,
-        on_progress=lambda done, total: progress.counting("fits", done, total, started),
+    found = beside(
+        lambda: calibrate(
+            seen,
+            name=args.name,
+            limits=_stated(limits_of_headers(traces), args),
+            max_num_seqs=args.max_num_seqs,
+            max_num_batched_tokens=args.max_num_batched_tokens,
+            drafts=args.speculative_tokens or 0,
+            acceptance=args.speculative_acceptance,
+            attended_us=args.attended_us,
+            on_progress=lambda done, total: progress.counting("fits", done, total, started),
+        )
     )
     console = results_console()
     print_calibration(console, found)

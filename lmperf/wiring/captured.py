@@ -20,6 +20,7 @@ from lmperf.wiring.replayed import replay_rows
 from loadgen.offline.cell import ReplayRecipe
 from loadgen.offline.experiment import PolicyChoice
 from loadgen.recording.window import FOREVER_NS, is_burst
+from loadgen.signals import beside
 from loadgen.trace.encode import RowEncoder
 from loadgen.trace.parts import ROWS_AT_ONCE, TraceFile
 from loadgen.trace.read import is_own, read_any
@@ -185,7 +186,7 @@ def server_for(captured: CapturedRun, server_model: str | None) -> tuple[ServerM
         seen = [replace(one, cached_tokens=None) for one in seen]
     name = f"calibrated from {captured.name}"
     if sum(map(len, seen)) <= REFINED_UP_TO:
-        found = calibrate(seen, name=name, limits=limits, hold_out=False)
+        found = beside(lambda: calibrate(seen, name=name, limits=limits, hold_out=False))
         return found.spec, Fitted("refined by replaying it", found.warnings)
     fit = fit_law(seen)
     warnings = [*fit.warnings, *wide(fit.intervals)]

@@ -17,6 +17,7 @@ from lmperf.wiring.dispatching import backends_of
 from lmperf.wiring.servers import server_model_of
 from lmperf.wiring.sources import SourceError, growth_of, recipe_of, trace_rows, traced_loads
 from loadgen.offline.cell import DrawnRecipe, Recipe
+from loadgen.signals import beside
 from scheduler.cost import CostModel
 from scheduler.mixing import MASK, mix
 from scheduler.request import Request
@@ -105,7 +106,7 @@ def saturation_of_recipe(
     requests += [request for copy in copies for request in _as_copy(tuple(requests), _SEEDS + copy)]
     order = np.random.default_rng(0).permutation(len(requests))
     try:
-        return measure([requests[i] for i in order], server, slots, cost, block_tokens=block_tokens)
+        return beside(lambda: measure([requests[i] for i in order], server, slots, cost, block_tokens=block_tokens))
     except NothingServedError as error:
         raise SourceError(f"{error}: shorten the requests, or give the server a larger KV cache (kv_tokens)") from error
 

@@ -8,6 +8,7 @@ from heapq import merge
 import msgspec
 
 from loadgen.recorder import Recorder
+from loadgen.signals import beside
 from loadgen.workload.source import Source
 from scheduler.dispatcher import Dispatcher
 from scheduler.drivers.simulated import Simulation
@@ -54,7 +55,7 @@ def simulate(
         control=control,
         most=source.limit,
     )
-    end_ns = simulation.run()
+    end_ns = beside(simulation.run)
     recorder.flush()
     if control is not None:
         recorder.metadata = msgspec.structs.replace(recorder.metadata, slot_moves=tuple(control.moves))
