@@ -159,7 +159,7 @@ class Engine:
 
     def _leave_idleness(self, now_ns: int) -> None:
         """Begin with the request that enters first, at the instant at which it did."""
-        entry_ns = self._front_end.next_ns(None)
+        entry_ns = self._next_entry()
         if entry_ns is not None and entry_ns + self._epoch_ns <= now_ns:
             self._admit(self._front_end.enter(), entry_ns + self._epoch_ns)
             self._begin_step(entry_ns + self._epoch_ns)
@@ -182,12 +182,17 @@ class Engine:
         else:
             self._await_entry()
 
-    def _await_entry(self) -> None:
-        """Idle: nothing that is received after the next entry is the front end's yet, for a step is in flight by then."""
+    def _next_entry(self) -> int | None:
+        """Idle: when the next request enters. Nothing that is received after it is the front end's yet, for a step is in
+        flight by then."""
         entry_ns = self._front_end.next_ns(None)
         while self._received and (entry_ns is None or self._received[0].received_ns - self._epoch_ns <= entry_ns):
             self._hand_over(None)
             entry_ns = self._front_end.next_ns(None)
+        return entry_ns
+
+    def _await_entry(self) -> None:
+        entry_ns = self._next_entry()
         if entry_ns is None:
             self._wakeup.disarm()
         else:

@@ -97,10 +97,12 @@ class _Replay:
         for index in indices:
             request = Request(id=index, tenant=self._block[index], arrival_ns=now_ns, prompt_tokens=self._prompt[index])
             self._model.admit(request, now_ns, self._output[index])
-            if self._plan is None:
-                self._start(now_ns)
-            elif self._steps > 1 and self._model.may_start_now():
-                self._steps = min(self._steps, self._plan.steps_until(now_ns))
+        if not indices:
+            return
+        if self._plan is None:
+            self._start(now_ns)
+        elif self._steps > 1 and self._model.may_start_now():
+            self._steps = min(self._steps, self._plan.steps_until(now_ns))
 
     def _start(self, now_ns: int) -> None:
         self._plan = self._model.plan(now_ns)

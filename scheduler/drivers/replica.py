@@ -37,7 +37,7 @@ class Replica:
         self._sent: dict[int, Flight] = {}
         self._entry_number = 0
         self._end_number = 0
-        self._reporting = False
+        self._gathering = False  # more may be admitted at this instant before a step starts
         self.log: GapLog | None = None
         if on_gaps is not None:
             self.log = gap_log(model.tokens_a_step, on_gaps, simulation.counts_gaps)
@@ -45,8 +45,11 @@ class Replica:
     def admit(self, request: Request, account: int) -> None:
         self.model.admit(request, self._simulation.now_ns, output_tokens(request), account)
         self.running[request.id] = request
-        if self._reporting:
-            return
+        if not self._gathering:
+            self._let_join()
+
+    def _let_join(self) -> None:
+        """Somebody was admitted: a step starts, or the one in progress ends its run."""
         if self._plan is None:
             self._start()
         elif self._steps > 1 and self.model.may_start_now():
@@ -92,8 +95,15 @@ class Replica:
         return self.model.waiting
 
     def _take_in(self, request_ids: list[int]) -> None:
+        """Who enters at one instant joins one step."""
+        if not request_ids:
+            return
+        gathering, self._gathering = self._gathering, True
         for request_id in request_ids:
             self._simulation.reach(self._sent.pop(request_id))
+        self._gathering = gathering
+        if not gathering:
+            self._let_join()
 
     def _start(self) -> None:
         self._plan = self.model.plan(self._env.now_ns)
@@ -132,7 +142,7 @@ class Replica:
         if self.log is not None:
             self.log.run(plan, self._steps, result)
         now_ns = self._env.now_ns
-        self._reporting = True
+        self._gathering = True
         for sequence, tokens in result.reused:
             simulation.handle(PrefillProgress(now_ns, sequence.request.id, tokens))
         for sequence, tokens in result.prefilled:
@@ -144,7 +154,7 @@ class Replica:
         for sequence in result.finished:
             del self.running[sequence.request.id]
             simulation.finished(self, sequence, _OK, None)
-        self._reporting = False
+        self._gathering = False
         self._start()
 
     def _steps_done(self, now_ns: int) -> int:

@@ -4,15 +4,23 @@ import asyncio
 from dataclasses import dataclass
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.emulator.engine import Engine, EngineFailedError, Generation
 from backends.emulator.metrics import EngineMetrics
+from scheduler.calibration.observations import Observations
+from scheduler.calibration.replay import replay
+from scheduler.dispatcher import Dispatcher
+from scheduler.dispatcher_config import DispatcherConfig
+from scheduler.drivers.simulated import Simulation
 from scheduler.request import Request
 from scheduler.server_model.batching import ContinuousBatch
 from scheduler.server_model.spec import ServerLimits, StepLaw
+from scheduler.slots import Slots
+from tenants.tenant import Tenant
 
 LAW = StepLaw(a_us=1000.0, b_us=1.5, c_us=7.0, d_us=0.25, offset_us=400.0)
 LIMITS = ServerLimits(max_num_seqs=3, max_num_batched_tokens=64)
@@ -177,6 +185,51 @@ def test_tokens_are_planned_when_the_model_says_however_late_the_host_is(jobs, l
     assert all(one.done.done() for one in made)
     assert all(sent >= due for one in made for sent, due in zip(one.token_ns, one.planned_ns, strict=True))
     host.engine.close()
+
+
+at_once = st.lists(
+    st.builds(Job, st.integers(0, 9).map(lambda at: at * 1_000_000), st.integers(1, 150), st.integers(1, 12)),
+    min_size=2,
+    max_size=12,
+).map(lambda jobs: sorted(jobs, key=lambda job: job.received_ns))
+
+
+@given(at_once, st.sampled_from([0.0, 150.0, 1500.0]))
+def test_who_comes_at_one_instant_joins_one_step_in_real_time_simulated_and_replayed(jobs, stream_us):
+    """The first of them must not begin a step alone; also when streams need more than a step has."""
+    law = msgspec.structs.replace(LAW, stream_us=stream_us)
+    host = Host(model=ContinuousBatch(law, LIMITS))
+    made = host.run(jobs)
+    host.engine.close()
+    engine = [(one.planned_ns[0], one.planned_ns[-1]) for one in made]
+    columns = ([job.received_ns for job in jobs], [job.prompt for job in jobs], [job.output for job in jobs])
+    sent, prompt, output = (np.array(column, dtype=np.int64) for column in columns)
+    load = Observations("at once", sent, np.zeros_like(sent), np.zeros_like(sent), prompt, output)
+    replayed = replay(load, law, LIMITS).times
+    outcomes = []
+    config = DispatcherConfig(tenants=(Tenant(name="t"),), policy="fifo", backends={"": Slots()})
+    requests = [
+        msgspec.structs.replace(one.request, target_output_tokens=job.output)
+        for one, job in zip(made, jobs, strict=True)
+    ]
+    Simulation(Dispatcher(config), {"": ContinuousBatch(law, LIMITS)}, requests, outcomes.append).run()
+    outcomes.sort(key=lambda outcome: outcome.request.id)
+    simulated = [(outcome.first_token_ns, outcome.last_token_ns) for outcome in outcomes]
+    expected = [(times[0], times[-1]) for times in reference(jobs, law, LIMITS)]
+    assert engine == expected
+    assert simulated == expected
+    assert list(zip(replayed.first_ns.tolist(), replayed.last_ns.tolist(), strict=True)) == expected
+
+
+def test_a_late_host_takes_no_time_from_those_behind_one_that_went():
+    """The alarm of the first in line rings late, and it has been given up meanwhile: what was received since has its free time
+    counted from then, though the one between them enters first."""
+    law = msgspec.structs.replace(LAW, offset_us=3000.0)
+    host = Host([6_000_000], ContinuousBatch(law, LIMITS))
+    jobs = [Job(0, 10, 2), Job(2_900_000, 10, 5), Job(4_800_000, 10, 2)]
+    made = host.run(jobs, aborts=[(6_000_000, 0)])
+    host.engine.close()
+    assert [list(one.planned_ns) for one in made[1:]] == reference(jobs[1:], law, LIMITS)
 
 
 def test_one_request_alone_follows_the_closed_form(host):
