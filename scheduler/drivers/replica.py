@@ -57,11 +57,12 @@ class Replica:
 
     def send(self, flight: Flight) -> None:
         """A request leaves for this server; it is admitted when the front end has taken it in."""
-        front_end = self.model.front_end
-        if front_end.immediate:
+        front_end, sent = self.model.front_end, self._sent
+        idle = self._plan is None and not sent and not self._gathering
+        if front_end.immediate or (idle and front_end.immediate_when_idle):
             self._simulation.reach(flight)
             return
-        sent, request_id = self._sent, flight.request.id
+        request_id = flight.request.id
         sent[request_id] = flight
         front_end.send(request_id, self._env.now_ns, self._plan)
         if len(sent) == 1:

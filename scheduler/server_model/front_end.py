@@ -23,14 +23,25 @@ LEAST_FREE = 8
 class FrontEnd:
     """``work_ps``: free time that a request needs; ``stream_ps``: time that a decoding sequence takes of each step. Calls come
     in order of time. ``plan``: the run in flight, None while the engine is idle; its owner says when one starts and ends.
-    Whole ps: two drivers that tell the same get the same."""
+    Whole ps: two drivers that tell the same get the same. ``immediate``: it holds nobody up; ``immediate_when_idle``: nobody
+    who is sent while the engine is idle and nobody else is entering, so whoever is first begins a step alone."""
 
-    __slots__ = ("_at_ps", "_entering", "_free_ps", "_step", "_stream_ps", "_work_ps", "immediate")
+    __slots__ = (
+        "_at_ps",
+        "_entering",
+        "_free_ps",
+        "_step",
+        "_stream_ps",
+        "_work_ps",
+        "immediate",
+        "immediate_when_idle",
+    )
 
     def __init__(self, work_ps: int = 0, stream_ps: int = 0) -> None:
         self._work_ps = work_ps
         self._stream_ps = stream_ps
-        self.immediate = not work_ps and not stream_ps
+        self.immediate_when_idle = not work_ps
+        self.immediate = self.immediate_when_idle and not stream_ps
         self._entering: deque[tuple[int, int]] = deque()
         # ``_free_ps``: the free time up to ``_at_ps``, the start of step ``_step`` (from 0) of the run in flight or an
         # instant of idleness. Meaningless while nobody is entering.

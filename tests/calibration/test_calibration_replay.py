@@ -28,8 +28,8 @@ laws = st.builds(
     b_us=st.floats(0, 30),
     c_us=st.floats(0, 50),
     d_us=st.floats(0, 0.5),
-    offset_us=st.floats(0, 20_000),
-    stream_us=st.floats(0, 500),
+    offset_us=st.just(0.0) | st.floats(0, 20_000),
+    stream_us=st.just(0.0) | st.floats(0, 500),
 )
 limits_ = st.builds(
     ServerLimits,
@@ -97,6 +97,17 @@ def test_a_replay_gives_the_simulators_times_to_the_nanosecond(law, limits, seed
     assert (found.sent_ns.tolist(), found.first_ns.tolist(), found.last_ns.tolist(), gaps) == simulated(
         load, law, limits
     )
+
+
+@pytest.mark.parametrize("stream_us", [0.0, 0.001, 100.0])
+def test_an_offset_of_nothing_lets_the_first_of_a_burst_begin_alone(stream_us):
+    """An idle server writes no streams: what they would take of a step delays nobody who finds it so."""
+    law = StepLaw(a_us=1000.0, b_us=10.0, stream_us=stream_us)
+    load = workload(0, 5, users=5, prompt=60, output=20)
+    times = replay(load, law, ServerLimits()).times
+    sent, first, last, _ = simulated(load, law, ServerLimits())
+    assert times.first_ns[0] == 1_000_000 + 10_000 * load.prompt_tokens[0]
+    assert (times.sent_ns.tolist(), times.first_ns.tolist(), times.last_ns.tolist()) == (sent, first, last)
 
 
 @settings(max_examples=60, deadline=None)
