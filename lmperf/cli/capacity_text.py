@@ -60,14 +60,15 @@ def sentence(answer: CapacityAnswer, found: PolicyCapacity) -> str:
         return _none_found(label, found)
     per_tenant = ", ".join(f"{name} {rate:,.2f}" for name, rate in point.rates.items())
     said = (
-        f"{label}: every tenant is at its target up to {point.load:.4g} times {_LOAD_ONE[study.plan.at]}{_interval(found)}, "
+        f"{label}: every tenant is at its target up to {point.load:.4g} times {_LOAD_ONE[study.plan.at]} by estimate "
+        f"({_certainty(found)}), "
         f"{sum(point.costs.values()):,.0f} cost units/s ({sum(point.costs.values()) / study.saturation:.0%} of "
         f"saturation), {sum(point.rates.values()):,.2f} requests/s ({per_tenant})"
     )
     if capacity.failing is None:
-        said += "; no load that was tried breaks it"
+        said += "; no load that was tried misses a target"
     else:
-        said += f"; {capacity.first_to_break} breaks first, at {capacity.failing.load:.4g}"
+        said += f"; {capacity.first_to_break} is the first to miss its target, at {capacity.failing.load:.4g}"
         again = [p.load for p in capacity.points if p.load > capacity.failing.load and p.at_target]
         if again:
             said += f" (though at {again[0]:.4g} all are at target again: a longer duration_s would smooth that)"
@@ -107,13 +108,14 @@ def load_one(study: Study) -> str:
     return f"{_LOAD_ONE[study.plan.at]}{known}"
 
 
-def _interval(found: PolicyCapacity) -> str:
+def _certainty(found: PolicyCapacity) -> str:
+    """What is beyond chance: the load up to which all targets are kept, and the load from which one is missed."""
     capacity = found.capacity
     if capacity.high is None and not any(point.has_interval for point in capacity.points):
-        return " (no interval: too few seeds)"
-    low = "not shown" if capacity.low is None else f"{capacity.low:.4g}"
-    high = "not shown" if capacity.high is None else f"{capacity.high:.4g}"
-    return f" [{low}, {high}]"
+        return "no interval: too few seeds"
+    kept = "shown to hold at no load" if capacity.low is None else f"shown to hold up to {capacity.low:.4g}"
+    missed = "shown to fail at none" if capacity.high is None else f"shown to fail from {capacity.high:.4g}"
+    return f"{kept}, {missed}"
 
 
 def _replicas(answer: CapacityAnswer, found: PolicyCapacity) -> str:

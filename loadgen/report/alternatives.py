@@ -68,7 +68,7 @@ def answer_of_alternatives(comparisons: Sequence[Comparison], *, unchanged: str 
                 return _NONE
             return "every policy" if kept == policies and len(kept) > 1 else _only(kept, policies)
 
-        head = "Shown to keep every SLO" if sure else "At every target"
+        head = "Shown to keep every SLO" if sure else "At every target (one realisation: undecided)"
         sentences.append(f"{head}: {_grouped(whole, keepers, unchanged)}.")
     if len(policies) > 1:
         sentences.append(f"Best: {_grouped(whole, _best, unchanged)}.")

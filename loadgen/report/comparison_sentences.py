@@ -19,6 +19,8 @@ from loadgen.report.sentences import joined
 from loadgen.report.text import figure, latency_figure, share, share_figure, target
 from loadgen.summary.schema import Summary
 
+_UNDECIDED = "the one realisation simulated (undecided without an interval)"
+
 
 def answer(comparison: Comparison) -> str:
     """What the comparison found, in one sentence."""
@@ -51,7 +53,7 @@ def answer_of_all(comparisons: Sequence[Comparison]) -> str:
         none = "is shown to keep every SLO" if sure else "is at every target in the one realisation simulated"
         return f"No policy {none} whichever tenant grows; best is {best}."
     verb = ("keeps" if len(kept) == 1 else "keep") if sure else ("is" if len(kept) == 1 else "are")
-    what = "the SLO of all others" if sure else "at the target of all others in the one realisation simulated"
+    what = "the SLO of all others" if sure else f"at the target of all others in {_UNDECIDED}"
     return f"Whichever tenant grows, {joined(kept)} {verb} {what}; best is {best}."
 
 
@@ -107,7 +109,7 @@ def _best_policy(comparison: Comparison) -> str:
     if not promised:
         return f"Under {comparison.raised}, {said}."
     if not comparison.has_intervals:
-        return f"Under {comparison.raised}, {_at_target(comparison)} in the one realisation simulated; {said}."
+        return f"Under {comparison.raised}, {_at_target(comparison)}; {said}."
     kept = [verdict.label for verdict in comparison.verdicts if keeps_all(verdict, comparison) == "kept"]
     if not kept:
         return f"Under {comparison.raised} no policy is shown to keep the SLO of {who}; {said}."
@@ -119,5 +121,5 @@ def _at_target(comparison: Comparison) -> str:
     """Without intervals nothing is kept or broken; which policies are at every target is still what people look for."""
     there = at_targets(comparison)
     if not there:
-        return "no policy is at every target"
-    return f"{joined(there)} {'is' if len(there) == 1 else 'are'} at every target"
+        return "no policy is at every target in the one realisation simulated"
+    return f"{joined(there)} {'is' if len(there) == 1 else 'are'} at every target in {_UNDECIDED}"

@@ -296,14 +296,16 @@ def test_poisson_arrivals_have_the_capacity_of_erlangs_formula(tmp_path):
     """M/D/1: the rate at which P(wait <= t) is the target lies in the interval and near the answer."""
     wait_s = 2.4 * SERVICE_S
     true_rate = optimize.brentq(lambda rate: waits_at_most(rate, wait_s) - 0.85, 1.0, 0.99 / SERVICE_S)
-    found = searched(
-        study(tmp_path, scenario_text("poisson", duration_s=50, wait_s=wait_s, attainment=0.85), seeds=6),
-        tolerance=0.08,
-    )
-    capacity = found.capacity
+    found = study(tmp_path, scenario_text("poisson", duration_s=50, wait_s=wait_s, attainment=0.85), seeds=6)
+    with Workers(1) as workers:
+        answer = find_capacity(found, [own_choice(found)], workers=workers, tolerance=0.08)
+    (of_policy,) = answer.policies
+    capacity = of_policy.capacity
     assert capacity.low * RATE <= true_rate <= capacity.high * RATE
     assert capacity.found.load * RATE == pytest.approx(true_rate, rel=0.1)
     assert capacity.high / capacity.low < 1.6
+    shown = f"shown to hold up to {capacity.low:.4g}, shown to fail from {capacity.high:.4g}"
+    assert f"times the scenario's load by estimate ({shown}), " in sentence(answer, of_policy)
 
 
 def test_attainment_falls_with_the_load(tmp_path):
@@ -604,6 +606,7 @@ def test_an_interrupted_search_claims_no_more_than_it_tried(tmp_path):
     most = 3
     said = sentence(found := find_capacity(found, choices, workers=Workers(1), on_point=stop), found.policies[0])
     assert "every tenant is at its target up to" in said
+    assert "by estimate (shown to hold at no load, shown to fail from " in said
     assert "; the search did not come to its end" in said
 
 

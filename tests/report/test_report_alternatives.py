@@ -34,11 +34,13 @@ def test_who_keeps_every_target_from_where_on_is_said():
     """A policy stays named as long as it is at its targets; the end of growing values is `from ... on`."""
     sweep = [alternative(f"rate={rate}", fifo=0.5, wfq=0.95) for rate in ("1.6", "2")]
     assert said(BOTH, alternative("rate=1.3", fifo=0.93, wfq=0.99), *sweep) == (
-        "At every target: every policy as captured and under rate=1.3; only wfq from rate=1.6 on. Best: wfq everywhere."
+        "At every target (one realisation: undecided): every policy as captured and under rate=1.3; "
+        "only wfq from rate=1.6 on. Best: wfq everywhere."
     )
     lost = [alternative(f"rate={rate}", fifo=0.8, wfq=0.5) for rate in ("3", "4")]
     assert said(BOTH, *sweep, *lost) == (
-        "At every target: every policy as captured; only wfq under rate=1.6 and rate=2; no policy from rate=3 on. "
+        "At every target (one realisation: undecided): every policy as captured; "
+        "only wfq under rate=1.6 and rate=2; no policy from rate=3 on. "
         "Best: wfq as captured and under rate=1.6 and rate=2; fifo from rate=3 on."
     )
 
@@ -54,8 +56,11 @@ def test_one_policy_has_no_best_and_many_names_are_counted():
     """With one policy the question is where it is at its targets."""
     lone = alternative("as captured", fifo=0.95)
     bad = [alternative(f"n{number}", fifo=0.1) for number in range(8)]
-    assert said(lone, *bad) == "At every target: fifo as captured; no policy under n0, n1, n2, n3 and 4 more."
-    assert said(*bad) == "At every target: no policy anywhere."
+    assert (
+        said(lone, *bad)
+        == "At every target (one realisation: undecided): fifo as captured; no policy under n0, n1, n2, n3 and 4 more."
+    )
+    assert said(*bad) == "At every target (one realisation: undecided): no policy anywhere."
 
 
 def test_where_nothing_was_promised_one_policy_is_told_by_its_tail():
@@ -86,7 +91,9 @@ def test_an_alternative_that_was_cut_off_decides_nothing():
 def test_of_several_folders_only_policies_in_common_are_judged():
     """One that was tried in one folder alone may have been best in the other too."""
     words = answer_in_common([BOTH, alternative("other", fifo=0.95, edf=1.0)], unchanged="as captured")
-    assert words == "Of what stands in all of them (fifo). At every target: fifo everywhere."
+    assert (
+        words == "Of what stands in all of them (fifo). At every target (one realisation: undecided): fifo everywhere."
+    )
     assert answer_in_common([alternative("x", edf=1.0), BOTH]).startswith("No policy stands in all")
 
 
@@ -108,7 +115,10 @@ def test_the_page_has_every_alternative_and_a_line_for_each_policy():
     each alternative, none for the trace itself. A name is text, whatever it holds."""
     hostile = alternative("<b>&'\"", fifo=0.5, wfq=0.95)
     page = Html(render_alternatives(BOTH, [hostile, alternative("rate=2", fifo=0.4, wfq=0.92)], notes=["mind this"]))
-    assert "At every target: every policy as captured; only wfq under <b>&'\" and rate=2." in page.words
+    assert (
+        "At every target (one realisation: undecided): every policy as captured; only wfq under <b>&'\" and rate=2."
+        in page.words
+    )
     assert "mind this." in page.words
     assert set(page.figures) == {"alternatives-attainment", "alternatives-ttft", "alternatives-decay"}
     lines = {trace["name"]: trace for trace in page.figures["alternatives-attainment"]["data"]}

@@ -97,7 +97,10 @@ def test_the_hit_share_stands_by_tenant_where_one_is_stated():
 def test_one_realisation_names_who_is_at_target_and_keeps_nothing():
     """Without intervals the answer still says what people look for, and does not call it kept."""
     said = answer(compared(policy_verdict("fifo", 0.4, half=None), policy_verdict("drr", 0.998, half=None)))
-    assert said.startswith("Under 1.2x baseline, drr is at every target in the one realisation simulated; best is drr")
+    assert said.startswith(
+        "Under 1.2x baseline, drr is at every target in the one realisation simulated (undecided without an "
+    )
+    assert "; best is drr (" in said
     assert "no policy is at every target" in answer(compared(policy_verdict("fifo", 0.4, half=None)))
 
 
@@ -123,7 +126,8 @@ def test_a_what_if_is_ranked_by_what_it_comes_to_and_not_by_how_bad_it_was():
     """A policy with a bad baseline gains most and is no better for it; a removed tenant counts nowhere, and has no verdict."""
     alike = compared(changed("fifo", 966e6, 48.3e6), changed("wfq", 50e6, 48.3e6), **WITHOUT_BATCH)
     assert answer(alike) == (
-        "Under what if (tenants.batch.remove=true), fifo and wfq are at every target in the one realisation simulated; "
+        "Under what if (tenants.batch.remove=true), fifo and wfq are at every target in the one realisation simulated "
+        "(undecided without an interval); "
         "all policies come to the same (worst attainment 100.0%, mean TTFT P99 48.3 ms, 100.0% of the throughput of fifo)."
     )
     assert answer(replace(alike, in_contract=())) == answer(alike)
