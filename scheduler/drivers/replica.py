@@ -173,9 +173,14 @@ class Replica:
             return
         if self._plan is not None:
             self._cut()
-        decoding = sequence.first_ps is not None and sequence.paused_ps is None
-        if self.log is not None and decoding:
-            self.log.left(request, self._plan, self._steps_done(now_ns), generated - sequence.generated)
+        if sequence.paused_ps is not None:
+            sequence.last_ps = sequence.paused_ps
+        elif sequence.first_ps is not None:
+            # It decodes, and gave a token with the step that ended last.
+            steps = self._steps_done(now_ns)
+            sequence.last_ps = now_ns * 1000 if self._plan is None else self._plan.end_ps(steps)
+            if self.log is not None:
+                self.log.left(request, self._plan, steps, generated - sequence.generated)
         del self.running[request.id]
         sequence.generated = generated
         self._simulation.finished(self, sequence, status, error_class)

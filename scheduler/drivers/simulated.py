@@ -285,7 +285,7 @@ class Simulation:
                 sent_ns=dispatched_ns,
                 first_token_ns=None if sequence.first_ps is None else sequence.first_ps // 1000,
                 last_token_ns=last_ns,
-                finished_ns=last_ns,
+                finished_ns=last_ns if error_class is None else None,
                 prompt_tokens=request.prompt_tokens,
                 cached_prompt_tokens=sequence.cached_tokens,
                 output_tokens=sequence.output_tokens if error_class is None else sequence.generated,

@@ -124,10 +124,9 @@ class Host:
     def close(self):
         self.loop.close()
 
-    def generation(self, number, job):
-        request = Request(id=number, tenant="t", arrival_ns=job.received_ns, prompt_tokens=job.prompt)
+    def generation(self, number, job, request=None):
         return Generation(
-            request,
+            request or Request(id=number, tenant="t", arrival_ns=job.received_ns, prompt_tokens=job.prompt),
             output_tokens=job.output,
             received_ns=job.received_ns,
             sink=Sink(),
@@ -135,9 +134,11 @@ class Host:
             keep_times=True,
         )
 
-    def run(self, jobs, aborts=()):
-        """Submit each job when it is received and ring each alarm late; ``aborts``: (time, number) pairs."""
-        made = [self.generation(number, job) for number, job in enumerate(jobs)]
+    def run(self, jobs, aborts=(), requests=None):
+        """Submit each job when it is received and ring each alarm late; ``aborts``: (time, number) pairs; ``requests``: theirs,
+        where more is asked than a number of tokens."""
+        asked = requests or [None] * len(jobs)
+        made = [self.generation(number, *both) for number, both in enumerate(zip(jobs, asked, strict=True))]
         script = [(job.received_ns, 0, number) for number, job in enumerate(jobs)]
         script += [(max(at_ns, jobs[number].received_ns), 1, number) for at_ns, number in aborts]
         script.sort()
@@ -149,7 +150,7 @@ class Host:
                 at_ns, abort, number = script.pop(0)
                 self.now_ns = max(self.now_ns, at_ns)
                 if abort:
-                    self.engine.abort(number)
+                    self.engine.abort(made[number].request.id)
                 else:
                     self.engine.submit(made[number])
             else:
