@@ -19,11 +19,14 @@ import numpy as np
 
 from scheduler.calibration.observations import Activity, Floats, Observations
 from scheduler.calibration.quiet import offset_us, quiet_requests, told_stream_us
-from scheduler.server_model.spec import StepLaw
+from scheduler.server_model.spec import MOST_US, StepLaw
 
 MIN_REQUESTS = 20
 TERMS = ("a_us", "b_us", "c_us", "d_us")
 _BOOTSTRAP_BLOCKS = 40
+
+TOO_LONG_US = MOST_US / 20
+"""From here a search could not go on: it tries laws that are several times slower, and a law's terms have an end."""
 
 
 class CalibrationError(ValueError):
@@ -115,13 +118,20 @@ def fit_law(captures: list[Observations], *, attended_us: float = 0.0, bootstrap
     quiet = quiet_requests(captures, best, attended_us)
     told_us = told_stream_us(quiet, float(best[0]))
     stream_us = 0.0 if told_us is None else told_us
+    work_us = offset_us(quiet, stream_us)
+    longest_us = max(*(float(value) for value in best), work_us)
+    if longest_us > TOO_LONG_US:
+        raise CalibrationError(
+            f"no server is so slow: a term of its law would be {longest_us / 1e6:,.4g} s; are the captures' times in the units "
+            "that they should be in?"
+        )
     law = StepLaw(
         a_us=float(best[0]),
         b_us=float(best[1]),
         c_us=float(best[2]),
         d_us=float(best[3]),
         attended_us=attended_us,
-        offset_us=offset_us(quiet, stream_us),
+        offset_us=work_us,
         stream_us=stream_us,
     )
     intervals = {

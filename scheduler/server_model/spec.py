@@ -18,6 +18,8 @@ import msgspec
 
 SCHEMA = "lmperf.server-model/1.0"
 PS_PER_US = 1_000_000
+MOST_US = 3.6e9
+"""No term of a law takes an hour: a number beyond it is in other units, or wrong."""
 
 
 class StepLaw(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -39,6 +41,8 @@ class StepLaw(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             value = getattr(self, name)
             if not 0 <= value < float("inf"):
                 raise ValueError(f"step law: {name} must be a finite number >= 0, got {value}")
+            if value > MOST_US:
+                raise ValueError(f"step law: {name} is in microseconds, at most an hour (3.6e9), got {value}")
         if self.a_us <= 0:
             raise ValueError(f"step law: a_us must be > 0 (a step takes time), got {self.a_us}")
 
@@ -181,8 +185,9 @@ def decode_server_model(data: bytes, *, where: str) -> ServerModelSpec:
 
 def server_model_of(data: object, *, where: str) -> ServerModelSpec:
     """A server model from plain data, such as a file's or a trace's header. Raises ServerModelError."""
+    known = _without_retired(data, where)
     try:
-        spec = msgspec.convert(_without_retired(data, where), ServerModelSpec)
+        spec = msgspec.convert(known, ServerModelSpec)
     except (msgspec.MsgspecError, ValueError) as error:
         raise ServerModelError(f"server model {where}: {error}") from error
     major = spec.schema.rpartition("/")[2].partition(".")[0]

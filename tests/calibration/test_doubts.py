@@ -139,13 +139,22 @@ def test_an_offset_that_no_server_has_is_doubted_then_refused(plain, late_s, dou
     assert bool(beyond_use([held.errors for held in found.held_out], found.spec.law)) is useless
 
 
+def slower(seen, times):
+    stamps = {
+        name: np.round(getattr(seen, name) * times).astype(np.int64) for name in ("sent_ns", "first_ns", "last_ns")
+    }
+    return dataclasses.replace(seen, **stamps, gaps_ns=None, gap_counts=None)
+
+
+def test_times_that_no_law_can_have_are_refused_before_a_search(plain):
+    """Microseconds read as seconds: a step would take hours."""
+    with pytest.raises(CalibrationError, match=r"no server is so slow: .* in the units that they should be in"):
+        calibrate([slower(plain, 1e6)], limits=PLAIN_LIMITS, evaluations=EVALUATIONS, bootstrap=10, refits=0)
+
+
 @pytest.mark.parametrize(("times", "useless"), [(1.0, False), (0.001, True), (1e4, True)])
 def test_times_in_wrong_units_are_refused_though_they_predict_themselves(plain, times, useless):
-    stamps = {
-        name: np.round(getattr(plain, name) * times).astype(np.int64) for name in ("sent_ns", "first_ns", "last_ns")
-    }
-    scaled = dataclasses.replace(plain, **stamps, gaps_ns=None, gap_counts=None)
-    found = calibrate([scaled], limits=PLAIN_LIMITS, evaluations=EVALUATIONS, bootstrap=10, refits=0)
+    found = calibrate([slower(plain, times)], limits=PLAIN_LIMITS, evaluations=EVALUATIONS, bootstrap=10, refits=0)
     assert ("a is " in beyond_use([held.errors for held in found.held_out], found.spec.law)) is useless
 
 
