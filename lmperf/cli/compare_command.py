@@ -6,20 +6,27 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.text import Text
 
+from lmperf.cli.compare_page import DIFFERENCES_JSON, Found, write_compared_runs
 from lmperf.cli.compare_simulated import say_doubts, show_beside, show_simulations
+from lmperf.cli.difference_text import UNDECIDED, WORSE, change_text, figure_of, sentences, sides_of, word
+from lmperf.cli.output import output_folder, results_folder
 from lmperf.console import results_console
 from lmperf.exit_codes import ExitCode, worst
 from lmperf.scenario.faults import Fault, Place, ScenarioError
-from lmperf.wiring.compared import Pair, compared, pair_of
+from lmperf.wiring.compared import Compared, compared, pair_of
 from lmperf.wiring.compared_simulations import is_simulation, read_simulations, simulations
 from lmperf.wiring.comparison_file import COMPARISON_JSON
 from lmperf.wiring.regression import Difference, differences, incomparable
 from loadgen.fitted_table import FittedTable
+from loadgen.report.render import COMPARISON_HTML
 from loadgen.table import title_of
+
+_STYLES = {WORSE: "bold red", UNDECIDED: "yellow"}
 
 
 def run(args: argparse.Namespace) -> ExitCode:
@@ -35,10 +42,11 @@ def run(args: argparse.Namespace) -> ExitCode:
     simulated = [name for name in args.runs if is_simulation(name)]
     if len(simulated) == len(args.runs):
         return show_simulations(simulations(simulated), args)
-    if args.output_dir is not None:
-        live = next(name for name in args.runs if name not in simulated)
+    if simulated and args.output_dir is not None:
         raise ScenarioError.single(
-            "<flags>", f"--output-dir writes a page of folders of simulate, and {live} is none", "leave it out"
+            "<flags>",
+            "--output-dir writes a page of runs, or of folders of simulate, and these are both",
+            "leave it out, or name one kind",
         )
     read = [compared(name) for name in args.runs if name not in simulated]
     if simulated:
@@ -49,9 +57,22 @@ def run(args: argparse.Namespace) -> ExitCode:
     if faults:
         raise ScenarioError(faults)
     invalid = say_doubts(read)
-    found = [(other.name, _compare(pair_of(base, other), args.tolerance)) for other in others]
-    regressed = [name for name, code in found if code is ExitCode.REGRESSION]
-    undecided = any(code is ExitCode.UNDECIDED for _, code in found)
+    found = []
+    for other in others:
+        pair = pair_of(base, other)
+        found.append(Found(other, pair.how, differences(pair)))
+        _say(found[-1], base, args.tolerance)
+    if args.output_dir is not None:
+        with results_folder(output_folder(args, "compare"), args.argv) as directory:
+            write_compared_runs(directory, base, found, tolerance=args.tolerance, command=args.argv)
+        console = results_console()
+        console.print(f"written: {directory / COMPARISON_HTML}, {directory / DIFFERENCES_JSON}", soft_wrap=True)
+    return _code(found, args, invalid=bool(invalid))
+
+
+def _code(found: Sequence[Found], args: argparse.Namespace, *, invalid: bool) -> ExitCode:
+    regressed = [each.side.name for each in found if any(one.regressed(args.tolerance) for one in each.differences)]
+    undecided = any(one.undecided(args.tolerance) for each in found for one in each.differences)
     codes = [ExitCode.UNDECIDED if args.strict and undecided else ExitCode.OK]
     if invalid:
         codes.append(ExitCode.INVALID)
@@ -66,34 +87,15 @@ def run(args: argparse.Namespace) -> ExitCode:
     return worst(codes)
 
 
-def _compare(pair: Pair, tolerance: float) -> ExitCode:
-    """Prints one comparison: OK, a regression, or undecided for want of an interval."""
-    found = differences(pair)
+def _say(found: Found, base: Compared, tolerance: float) -> None:
     console = results_console()
-    for side in (pair.base, pair.run):
+    for side in (base, found.side):
         several = f", {len(side.summaries)} runs" if len(side.summaries) > 1 else ""
         console.print(f"{side.name}: {title_of(side.summaries[0])}{several}", soft_wrap=True)
-    console.print(_table(found, tolerance))
-    console.print(f"95% interval of the difference: {pair.how}", soft_wrap=True)
-    regressed = [one for one in found if one.regressed(tolerance)]
-    undecided = [one for one in found if one.undecided(tolerance)]
-    if undecided:
-        console.print(
-            f"UNDECIDED, worse by more than {tolerance:.0%} without an interval to tell it from chance: {_named(undecided)}; "
-            "longer runs or repeats decide",
-            soft_wrap=True,
-        )
-    if regressed:
-        console.print(f"REGRESSION beyond {tolerance:.0%}: {_named(regressed)}", soft_wrap=True)
-        return ExitCode.REGRESSION
-    if undecided:
-        return ExitCode.UNDECIDED
-    console.print(f"no figure is worse by more than {tolerance:.0%} and beyond chance", soft_wrap=True)
-    return ExitCode.OK
-
-
-def _named(found: list[Difference]) -> str:
-    return ", ".join(f"{one.tenant} {one.figure.removesuffix(' ms')}" for one in found)
+    console.print(_table(found.differences, tolerance))
+    console.print(f"95% interval of the difference: {found.how}", soft_wrap=True)
+    for sentence in sentences(found.differences, tolerance):
+        console.print(sentence, soft_wrap=True)
 
 
 def _table(found: list[Difference], tolerance: float) -> FittedTable:
@@ -102,40 +104,13 @@ def _table(found: list[Difference], tolerance: float) -> FittedTable:
     for one in found:
         if last not in {None, one.tenant}:
             table.add_section()
+        said = word(one, tolerance)
         table.add_row(
             "" if one.tenant == last else one.tenant,
-            f"{one.figure} %" if one.share else one.figure,
-            *("-" if side is None else side.text(one.number) for side in (one.base, one.run)),
-            _change(one),
-            _word(one, tolerance),
+            figure_of(one),
+            *sides_of(one),
+            change_text(one),
+            Text(said, style=_STYLES.get(said, "dim")),
         )
         last = one.tenant
     return table
-
-
-def _change(one: Difference) -> str:
-    change = one.change
-    if change is None:
-        return "-"
-    if math.isinf(change):
-        return "no longer reached" if change > 0 else "reached again"
-    unit = " points" if one.share else "%"
-    shown = f"{change * 100:+.1f}{unit}"
-    if one.interval is None:
-        return shown
-    return f"{shown} [{one.interval.low * 100:+.1f}, {one.interval.high * 100:+.1f}]"
-
-
-def _word(one: Difference, tolerance: float) -> Text:
-    if one.regressed(tolerance):
-        return Text("WORSE", style="bold red")
-    if one.undecided(tolerance):
-        return Text("undecided", style="yellow")
-    if one.within_noise:
-        return Text("may be chance", style="dim")
-    return Text("within the tolerance" if one.interval is not None and _worse(one) else "", style="dim")
-
-
-def _worse(one: Difference) -> bool:
-    change = one.change
-    return change is not None and (change > 0) is one.higher_is_worse and change != 0

@@ -351,7 +351,8 @@ def _compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output-dir",
         metavar="DIR",
-        help="of folders of simulate: write comparison.html and comparison.json there (default: nothing is written)",
+        help="write a page there, comparison.html, and the same as data: differences.json of runs, comparison.json of "
+        "folders of simulate (default: nothing is written)",
     )
 
 
